@@ -1,0 +1,51 @@
+"""Step through all-reduce: simulated ranks, real processes, and pictures of both.
+
+Names are resolved on first use, so importing the package costs nothing and pulls in nothing:
+``from allreduce_edu import ring, run`` loads numpy, ``Player`` loads anywidget, ``Pool`` starts
+processes only when it is used. This file parses on old Pythons, so that
+``python -m allreduce_edu`` can say that they are too old.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "engine.schedule": ("Round", "Schedule"),
+    "engine.algorithms": (
+        "ALGORITHMS",
+        "COLLECTIVES",
+        "binomial_broadcast",
+        "binomial_reduce",
+        "binomial_tree",
+        "gloo_ring",
+        "halving_doubling",
+        "naive",
+        "parameter_server",
+        "recursive_doubling",
+        "ring",
+        "ring_all_gather",
+        "ring_reduce_scatter",
+    ),
+    "engine.execute": ("OverflowWarning", "run", "steps"),
+    "engine.verify": ("contributions", "expected", "explain", "place_values", "summation_order"),
+    "engine.cost": ("busiest_port", "messages", "received_bytes", "sent_bytes"),
+    "engine.frames": ("frames",),
+    "realdist.pool": ("PerRank", "Pool", "RankError"),
+    "show.player": ("Player",),
+    "show.predict": ("Predict", "guesses"),
+}
+_MODULE = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE)  # noqa: PLE0605 - the table above is the one place that lists them
+
+
+def __getattr__(name):  # type: ignore[no-untyped-def]
+    if name not in _MODULE:
+        raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
+    value = getattr(import_module(__name__ + "." + _MODULE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():  # type: ignore[no-untyped-def]
+    return sorted(set(globals()) | set(_MODULE))

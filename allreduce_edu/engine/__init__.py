@@ -1,0 +1,1 @@
+"""The simulator: schedules and their readers. Needs numpy alone."""

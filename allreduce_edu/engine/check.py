@@ -1,0 +1,56 @@
+"""Sentences for bad input: each names the argument, the value and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable, KeysView
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Return `value` as an int between `low` and `high`, or say in one sentence why not.
+
+    Accepts numpy integers; refuses bool, because ``ranks=True`` is a mistake and not a number.
+    """
+    allowed = f">= {low}" if high is None else f"between {low} and {high}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or type(value).__name__ in ("bool", "bool_"):
+        raise TypeError(
+            f"{name} must be an integer {allowed}, got {value!r} ({type(value).__name__})"
+        ) from None
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name} must be an integer {allowed}, got {number}")
+    return number
+
+
+def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
+    """Return the sentence for a name that is not on the list, with the nearest one that is."""
+    names = sorted(choices)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(repr(each) for each in names)
+    return f"unknown {kind} {name!r}; {hint}choose from {listed}"
+
+
+class Registry(dict[str, T]):
+    """A dict whose failed look-up says what the nearest name is and which names there are."""
+
+    def __init__(self, kind: str, entries: dict[str, T]) -> None:
+        super().__init__(entries)
+        self.kind = kind
+
+    def __missing__(self, name: str) -> T:
+        raise ValueError(unknown(self.kind, name, self)) from None
+
+    def __repr__(self) -> str:
+        return f"{self.kind} names: {', '.join(self)}"
+
+    def names(self) -> KeysView[str]:
+        """Return the names, in the order of the table."""
+        return self.keys()

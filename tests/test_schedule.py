@@ -1,0 +1,145 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from allreduce_edu import Round, Schedule, contributions, ring, ring_reduce_scatter
+from allreduce_edu.engine.algorithms import binomial_reduce, halving_doubling
+
+
+def pairs(*rounds, ranks=4, chunks=4):
+    return Schedule("test", ranks, chunks, lambda: [Round.of(*each) for each in rounds])
+
+
+def test_a_round_broadcasts_and_keeps_integers():
+    r = Round.of([0, 1], 2, 0, True)
+    assert [r.src.tolist(), r.dst.tolist(), r.chunk.tolist()] == [[0, 1], [2, 2], [0, 0]]
+    assert r.reduce.tolist() == [True, True]
+    with pytest.raises(TypeError, match="dst must hold integers, got dtype float64"):
+        Round.of(0, 0.5, 0, True)
+
+
+def test_a_schedule_can_be_read_again_and_again():
+    s = ring(3)
+    assert len(list(s)) == len(list(s)) == 4
+
+
+def test_print_shows_rounds_from_one():
+    lines = str(ring(3)).splitlines()
+    assert lines[0] == "ring all-reduce: 3 ranks, 3 chunks"
+    assert lines[1] == "round 1  0→1:c0  1→2:c1  2→0:c2  add"
+    assert lines[4].endswith("copy")
+    assert repr(ring(3)) == "Schedule('ring all-reduce', ranks=3, chunks=3)"
+
+
+def test_print_stays_short_for_many_ranks_and_rounds():
+    text = str(ring(64))
+    assert "52 more" in text
+    assert text.endswith("…")
+    assert len(text) < 5000
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_ranks_below_one(value):
+    with pytest.raises(ValueError, match=f"ranks must be an integer >= 1, got {value}"):
+        Schedule("x", value, 1, list)
+
+
+@pytest.mark.parametrize("value", [True, 2.5, "4", None])
+def test_ranks_of_another_kind(value):
+    with pytest.raises(TypeError, match="ranks must be an integer >= 1, got"):
+        Schedule("x", value, 1, list)
+
+
+def test_numpy_integers_are_integers():
+    assert ring(np.int64(4)).ranks == 4
+
+
+def test_an_unknown_collective_gets_a_hint():
+    with pytest.raises(ValueError, match="did you mean 'all_reduce'"):
+        Schedule("x", 2, 1, list, collective="allreduce")
+
+
+@given(st.integers(0, 300), st.integers(1, 40))
+def test_the_default_cut_is_array_split(elements, chunks):
+    sizes = Schedule("x", 1, chunks, list).cut(elements)
+    assert sizes.tolist() == [len(part) for part in np.array_split(np.zeros(elements), chunks)]
+
+
+def test_then_needs_equal_ranks_and_chunks():
+    with pytest.raises(ValueError, match="got 4 ranks, 4 chunks and 3 ranks, 3 chunks"):
+        ring(4) >> ring(3)
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_a_reduce_scatter_and_its_mirror_image_are_an_all_reduce(n):
+    rs = ring_reduce_scatter(n)
+    both = rs >> rs.mirrored()
+    assert both.collective == "all_reduce"
+    assert (contributions(both) == 1).all()
+
+
+def test_a_schedule_that_copies_has_no_mirror_image():
+    with pytest.raises(ValueError, match="also copies"):
+        ring(3).mirrored()
+
+
+def test_two_at_the_same_time_on_other_ranks():
+    left, right = ring(2).on([0, 2], [0, 1]), ring(2).on([3, 1], [2, 3])
+    both = (left | right).named("two rings", collective="custom")
+    counts = contributions(both)
+    assert counts[0, 0].tolist() == counts[2, 1].tolist() == [1, 0, 1, 0]
+    assert counts[1, 3].tolist() == counts[3, 2].tolist() == [0, 1, 0, 1]
+    assert counts[0, 2].tolist() == [1, 0, 0, 0]
+
+
+def test_rounds_of_unequal_number_are_zipped_to_the_longer():
+    assert len(list(ring(4) | binomial_reduce(2).on([0, 1], [4]))) == 6
+
+
+def test_colliding_writes_are_refused_by_name():
+    with pytest.raises(ValueError, match="both write rank 0, chunk 0 in round 1"):
+        list(binomial_reduce(2) | binomial_reduce(2).on([0, 2]))
+
+
+def test_labels_must_be_as_many_and_different():
+    with pytest.raises(ValueError, match="ranks must be 2 different numbers"):
+        ring(2).on([0, 0])
+    with pytest.raises(ValueError, match="chunks must be 2 different numbers"):
+        ring(2).on([0, 1], [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("bad", "sentence"),
+    [
+        ((0, 4, 0, True), "round 1: dst must be between 0 and 3, got 4"),
+        ((-1, 0, 0, True), "round 1: src must be between 0 and 3, got -1"),
+        ((0, 1, 9, True), "round 1: chunk must be between 0 and 3, got 9"),
+        ((2, 2, 0, True), "round 1: rank 2 sends to itself"),
+        (([0, 1], 2, 3, [False, True]), "round 1: rank 2, chunk 3 is replaced and written again"),
+    ],
+)
+def test_problems_name_round_and_value(bad, sentence):
+    s = pairs(bad)
+    assert s.problems()[0].startswith(sentence)
+    with pytest.raises(ValueError, match=f"test: {sentence}"):
+        s.check()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_the_algorithms_have_no_problems(n):
+    for s in (ring(n), halving_doubling(n)):
+        assert s.problems() == []
+        assert s.check() is s
+
+
+def test_rounds_are_lazy():
+    def endless():
+        for k in itertools.count():
+            yield Round.of(k % 2, (k + 1) % 2, 0, True)
+
+    s = Schedule("endless", 2, 1, endless)
+    assert next(iter(s)).src.tolist() == [0]
+    assert "endless" in str(s)
