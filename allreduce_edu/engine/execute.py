@@ -1,0 +1,199 @@
+"""Plays a schedule on real numbers: numpy arrays or torch tensors, any dtype.
+
+The order of additions is the schedule's alone, so replicas and reruns are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from allreduce_edu.engine.dtypes import check_op, combiner, is_torch
+from allreduce_edu.engine.schedule import Ints, Round, Schedule
+
+_VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
+
+
+class OverflowWarning(RuntimeWarning):
+    """An integer result did not fit its dtype and wrapped around."""
+
+
+def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
+    """Play `schedule` on `x` and return what every rank holds at the end.
+
+    The caller's arrays never change. Places that the collective leaves without meaning (on a
+    rank that is not the root of a reduce, say) hold whatever the rounds left there.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    x : array [ranks, ...], or a sequence with one array per rank
+        numpy arrays or torch tensors; all of one shape and dtype, cut by ``schedule.cut``.
+    op : "sum", "avg", "max", "min" or "prod"
+        avg is the sum divided once by the number of ranks, and needs a floating-point dtype.
+
+    Returns
+    -------
+    Like `x`: an array for an array, a list for a sequence; same shapes, dtype and device.
+
+    Warns
+    -----
+    OverflowWarning
+        Once, if an integer sum or product wraps around.
+    """
+    shares = as_shares(schedule, x)
+    check_op(op, shares[0].dtype)
+    schedule.check()
+    _warn_of_overflow(schedule, shares, op)
+    buf, bounds = load(schedule, shares)
+    for _ in steps(schedule, buf, op):
+        pass
+    if op == "avg":
+        buf /= schedule.ranks
+    result = [_joined(buf[rank], bounds, share) for rank, share in enumerate(shares)]
+    if isinstance(x, (list, tuple)):
+        return result
+    return np.stack(result) if isinstance(x, np.ndarray) else _torch().stack(result)
+
+
+def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round, Any]]:
+    """Play `schedule` in place on ``buf[rank, chunk, ...]``; yield (round, buf) after each round.
+
+    What is yielded is the live buffer: copy what you want to keep. avg adds only.
+    """
+    combine = combiner(op, buf)
+    cell_bytes = _cell_bytes(buf)
+    for r in schedule:
+        if cell_bytes >= _VIEW and not _reads_what_it_writes(r, schedule.chunks):
+            _one_by_one(buf, r, combine)
+        else:
+            _all_at_once(buf, r, combine, schedule.chunks)
+        yield r, buf
+
+
+def load(schedule: Schedule, shares: Sequence[Any]) -> tuple[Any, Ints]:
+    """Copy the shares into a fresh ``buf[rank, chunk, longest]``; return it and the bounds.
+
+    Chunk c of a share is ``flat[bounds[c]:bounds[c + 1]]``; shorter chunks end in zeros.
+    """
+    first = shares[0]
+    flat = [share.reshape(-1) for share in shares]
+    elements = int(flat[0].shape[0])
+    sizes = schedule.cut(elements, first.dtype.itemsize)
+    bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
+    shape = (schedule.ranks, schedule.chunks, int(sizes.max(initial=0)))
+    buf = first.new_zeros(shape) if is_torch(first) else np.zeros(shape, first.dtype)
+    for rank, share in enumerate(flat):
+        for chunk, size in enumerate(sizes):
+            buf[rank, chunk, :size] = share[bounds[chunk] : bounds[chunk + 1]]
+    return buf, bounds
+
+
+def _joined(row: Any, bounds: Ints, like: Any) -> Any:
+    """Copy one rank's chunks out into one array of the shape of `like`."""
+    flat = (
+        np.empty(bounds[-1], row.dtype)
+        if isinstance(row, np.ndarray)
+        else row.new_empty(int(bounds[-1]))
+    )
+    for chunk, (start, stop) in enumerate(pairwise(bounds)):
+        flat[start:stop] = row[chunk, : stop - start]
+    return flat.reshape(like.shape)
+
+
+def _one_by_one(buf: Any, r: Round, combine: Any) -> None:
+    """One contiguous operation per transfer, no copy: right where no cell is read and written."""
+    for src, dst, chunk, reduce in zip(r.src, r.dst, r.chunk, r.reduce, strict=True):
+        held, came = buf[dst, chunk], buf[src, chunk]
+        if reduce:
+            combine(held, came, out=held)
+        else:
+            held[...] = came
+
+
+def _all_at_once(buf: Any, r: Round, combine: Any, chunks: int) -> None:
+    """Read everything, then write, in array order where many meet: a few calls per round."""
+    sent = buf[r.src, r.chunk]
+    copy = ~r.reduce
+    for at in _layers(r.dst * chunks + r.chunk, r.reduce):
+        dst, chunk = r.dst[at], r.chunk[at]
+        buf[dst, chunk] = combine(buf[dst, chunk], sent[at])
+    if copy.any():
+        buf[r.dst[copy], r.chunk[copy]] = sent[copy]
+
+
+def _layers(cell: Ints, reduce: npt.NDArray[np.bool_]) -> Iterator[Ints]:
+    """Yield the combining transfers so that no cell is met twice in one of the lots.
+
+    ``buf[dst] += ...`` with a repeated index keeps only the last one: hence the lots.
+    """
+    left = np.flatnonzero(reduce)
+    while left.size:
+        _, first = np.unique(cell[left], return_index=True)
+        first.sort()
+        yield left[first]
+        left = np.delete(left, first)
+
+
+def _reads_what_it_writes(r: Round, chunks: int) -> bool:
+    return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
+
+
+def _cell_bytes(buf: Any) -> int:
+    return int(np.prod(buf.shape[2:], dtype=np.int64)) * int(buf.dtype.itemsize)
+
+
+def as_shares(schedule: Schedule, x: Any) -> list[Any]:
+    """Return one array per rank, all of one shape and dtype, or say which rank differs."""
+    if not isinstance(x, (list, tuple)) and not hasattr(x, "shape"):
+        raise TypeError(f"x must be an array or a list of arrays, got {type(x).__name__}")
+    shares = [share if is_torch(share) else np.asarray(share) for share in x]
+    if len(shares) != schedule.ranks:
+        raise ValueError(f"x must hold one array per rank ({schedule.ranks}), got {len(shares)}")
+    for what in ("shape", "dtype"):
+        kinds = [_shown(getattr(share, what)) for share in shares]
+        for rank, kind in enumerate(kinds):
+            if kind != kinds[0]:
+                raise ValueError(
+                    f"all ranks must pass the same {what}; "
+                    f"rank 0 has {kinds[0]}, rank {rank} has {kind}"
+                )
+    return shares
+
+
+def _shown(kind: Any) -> str:
+    return str(tuple(kind)) if isinstance(kind, tuple) else str(kind)
+
+
+def _warn_of_overflow(schedule: Schedule, shares: Sequence[Any], op: str) -> None:
+    """Warn once if the exact sum or product of all shares leaves the integer dtype's range."""
+    kind = np.dtype(str(shares[0].dtype).removeprefix("torch.")) if _is_int(shares[0]) else None
+    if kind is None or op not in ("sum", "prod") or not len(shares):
+        return
+    exact = np.stack([np.asarray(share, np.float64).reshape(-1) for share in shares])
+    total = exact.sum(0) if op == "sum" else exact.prod(0)
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    for element in np.flatnonzero((total < low) | (total > high))[:1]:
+        bounds = np.cumsum(schedule.cut(total.size, kind.itemsize))
+        chunk = int(np.searchsorted(bounds, element, side="right"))
+        warnings.warn(
+            f"the {op} of {schedule.ranks} ranks does not fit {kind}: element {element} "
+            f"(chunk {chunk}) is {total[element]:.0f}, outside {low} to {high}, and wraps around",
+            OverflowWarning,
+            stacklevel=3,
+        )
+
+
+def _is_int(share: Any) -> bool:
+    return str(share.dtype).removeprefix("torch.").startswith(("int", "uint"))
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch

@@ -1,0 +1,169 @@
+import warnings
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from allreduce_edu import ALGORITHMS, OverflowWarning, Round, Schedule, ring, run, steps
+from allreduce_edu.engine.dtypes import combiner, dtype
+
+torch = pytest.importorskip("torch")
+DTYPES = ("fp64", "fp32", "fp16", "bf16", "int32", "uint8")
+
+
+def data(n, size, kind, seed=0):
+    x = np.random.default_rng([seed, n, size]).normal(0, 3, (n, size))
+    return np.abs(x * 9).astype(dtype(kind)) if "int" in kind else x.astype(dtype(kind))
+
+
+def plainly(schedule, buf, op):
+    """Play transfer by transfer, with copies of everything: slow, and obviously right."""
+    combine = combiner(op, buf)
+    for r in schedule:
+        before = buf.copy()
+        for s, d, c, reduce in zip(r.src, r.dst, r.chunk, r.reduce, strict=True):
+            buf[d, c] = combine(buf[d, c], before[s, c]) if reduce else before[s, c]
+    return buf
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("kind", "cell"),  # large cells take another path; the dtype does not matter to it
+    [*((kind, cell) for kind in DTYPES for cell in (1, 3)), ("fp32", 40_000), ("bf16", 40_000)],
+)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_steps_equal_the_plain_loop_bit_for_bit(name, kind, cell, n):
+    s = ALGORITHMS[name](n)
+    buf = data(n * s.chunks, cell, kind).reshape(n, s.chunks, cell)
+    want = plainly(s, buf.copy(), "sum")
+    for _ in steps(s, buf):
+        pass
+    assert same_bits(buf, want)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "min", "prod"])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 16])
+def test_every_op_agrees_with_numpy(name, op, n):
+    x = data(n, 11, "fp64")
+    want = {"avg": np.mean, "sum": np.sum}.get(op) or getattr(np, op)
+    got = run(ALGORITHMS[name](n), x, op)
+    np.testing.assert_allclose(got, np.broadcast_to(want(x, axis=0), x.shape), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("name", ["ring", "gloo_ring", "naive", "recursive_doubling"])
+def test_torch_and_numpy_agree_bit_for_bit(kind, name):
+    x = [torch.randn(1003, generator=torch.Generator().manual_seed(r)).mul(3) for r in range(5)]
+    x = [(t > 0) if kind == "bool" else t.to(getattr(torch, kind)) for t in x]
+    got = run(ALGORITHMS[name](5), x)
+    assert isinstance(got, list)
+    assert got[0].dtype == x[0].dtype
+    raw = [
+        t.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if kind == "bfloat16" else t.numpy()
+        for t in x
+    ]
+    want = run(ALGORITHMS[name](5), raw)
+    for t, a in zip(got, want, strict=True):
+        bits = t.view(torch.int16).numpy() if kind == "bfloat16" else t.numpy()
+        assert bits.tobytes() == a.tobytes()
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"naive"}))
+@pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 8])
+def test_replicas_are_bit_identical(name, kind, n):
+    out = run(ALGORITHMS[name](n), data(n, 1003, kind))
+    assert all(same_bits(out[0], each) for each in out)
+
+
+def test_everyone_to_everyone_adds_its_own_share_first_and_replicas_differ():
+    out = run(ALGORITHMS["naive"](5), data(5, 1003, "fp32"))
+    assert len({each.tobytes() for each in out}) == 5
+
+
+def test_the_callers_arrays_never_change():
+    x = data(4, 10, "fp32")
+    kept = x.copy()
+    run(ring(4), x)
+    run(ring(4), list(x))
+    assert same_bits(x, kept)
+
+
+def test_result_is_like_the_input():
+    x = np.ones((4, 2, 3), np.float32)
+    assert run(ring(4), x).shape == (4, 2, 3)
+    assert [a.shape for a in run(ring(4), list(x))] == [(2, 3)] * 4
+    assert run(ring(4), torch.ones(4, 2, 3)).shape == (4, 2, 3)
+    assert run(ring(2), [np.float64(1), np.float64(2)])[1] == 3
+
+
+def test_strided_input_is_as_good_as_any():
+    x = np.arange(60.0).reshape(4, 15)[:, ::3]
+    assert (run(ring(4), x) == x.sum(0)).all()
+
+
+def test_several_shares_into_one_cell_are_all_kept_in_array_order():
+    s = Schedule("star", 4, 1, lambda: [Round.of([3, 1, 2], 0, 0, True)])
+    x = np.array([[1e8], [1.0], [-1e8], [3.0]], np.float32)
+    assert run(s, x)[0] == ((np.float32(1e8) + np.float32(3)) + np.float32(1)) - np.float32(1e8)
+
+
+def test_nan_wins_in_max_and_min_on_every_rank():
+    x = np.array([[1.0], [np.nan], [3.0]])
+    for op in ("max", "min"):
+        assert np.isnan(run(ring(3), x, op)).all()
+
+
+def test_bool_sum_is_or_and_prod_is_and():
+    x = np.array([[True, False, True], [False, False, True]])
+    assert run(ring(2), x)[1].tolist() == [True, False, True]
+    assert run(ring(2), x, "prod")[1].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("x", "op", "error", "sentence"),
+    [
+        ([np.ones(3), np.ones(5)], "sum", ValueError, "rank 0 has (3,), rank 1 has (5,)"),
+        ([np.ones(3), np.ones(1)], "sum", ValueError, "must pass the same shape"),
+        (
+            [np.ones(3), np.ones(3, "f4")],
+            "sum",
+            ValueError,
+            "rank 0 has float64, rank 1 has float32",
+        ),
+        ([np.ones(3)], "sum", ValueError, "one array per rank (2), got 1"),
+        (3, "sum", TypeError, "x must be an array or a list of arrays, got int"),
+        (np.ones((2, 3)), "smu", ValueError, "unknown op 'smu'; did you mean 'sum'"),
+        (np.ones((2, 3), int), "avg", TypeError, "'avg' needs a floating-point dtype, got int64"),
+        (np.ones((2, 3), complex), "max", TypeError, "no meaning for dtype complex128"),
+        (np.array([["a"], ["b"]]), "sum", TypeError, "unsupported dtype <U1"),
+        (np.array([[None], [None]]), "sum", TypeError, "unsupported dtype object"),
+    ],
+)
+def test_bad_input_gets_a_sentence(x, op, error, sentence):
+    with pytest.raises(error) as caught:
+        run(ring(2), x, op)
+    assert sentence in str(caught.value)
+
+
+def test_overflow_wraps_and_warns_once():
+    x = np.full((4, 3), 100, np.int8)
+    with pytest.warns(OverflowWarning, match=r"element 0 \(chunk 0\) is 400") as caught:
+        out = run(ring(4), x)
+    assert len(caught) == 1
+    assert (out == -112).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(ring(4), np.full((4, 3), 30, np.int8))
+
+
+def test_one_rank_gets_its_own_array_back():
+    x = data(1, 5, "fp32")
+    out = run(ring(1), x)
+    assert same_bits(out, x)
+    assert out is not x
