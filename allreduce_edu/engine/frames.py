@@ -1,0 +1,183 @@
+"""What a player draws: every transfer, sum and share of a schedule, as plain data.
+
+Sent to the browser once; it draws and computes nothing. Cells are numbered
+``rank * chunks + chunk``; frame 0 is the start and frame k the state after round k-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from allreduce_edu.engine.cost import chunk_bytes
+from allreduce_edu.engine.dtypes import dtype, is_torch, short_name
+from allreduce_edu.engine.execute import as_shares, load, steps
+from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.verify import expected, place_values, spoiled, wrong_shares
+
+MOST_RANKS, MOST_CELLS = 16, 1024
+_SAID = 4  # transfers that the spoken sentence lists one by one
+
+
+def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
+    """Return a schedule's frames as JSON-able data.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        At most 16 ranks and 1,024 cells (ranks x chunks).
+    x : as for ``run``, optional
+        Real data; the first element of each chunk is shown and bytes are counted. Without it
+        the shares are ``place_values`` and chunks are counted.
+
+    Raises
+    ------
+    ValueError
+        If there is more than a picture can show.
+    """
+    _check_room(schedule)
+    n, c = schedule.ranks, schedule.chunks
+    values, sizes, note = _data(schedule, x)
+    goal = expected(schedule)
+    counts = goal.start.copy()
+    start = {"mask": _masks(counts > 0).ravel().tolist(), "value": _texts(values)}
+    masks = np.where(goal.meaning, _masks(goal.end > 0), -1)
+    sent = np.zeros(n, np.int64)
+    rounds = list(schedule.check())
+    since = spoiled(schedule)
+    out = []
+    played = zip(_live(schedule, values), steps(schedule, counts), strict=True)
+    for k, ((before, after), (r, _)) in enumerate(played):
+        np.add.at(sent, r.src, sizes[r.chunk])
+        last = k == len(rounds) - 1
+        wrong = (counts > np.maximum(goal.end, 1)).any(-1) | ((since >= 0) & ((since <= k) | last))
+        fresh = wrong if last else wrong & _written(r, n, c)
+        cells = np.unique(r.dst * c + r.chunk)
+        out.append(
+            {
+                "src": r.src.tolist(),
+                "dst": r.dst.tolist(),
+                "chunk": r.chunk.tolist(),
+                "reduce": r.reduce.astype(int).tolist(),
+                "log": list(_log(r, before)),
+                "cell": cells.tolist(),
+                "mask": _masks(counts > 0).ravel()[cells].tolist(),
+                "twice": _masks(counts > 1).ravel()[cells].tolist(),
+                "value": _texts(after.reshape(n * c)[cells]),
+                "wrong": _sentences(fresh, counts, goal.end),
+                "wrong_cells": np.flatnonzero(wrong).tolist(),
+                "sent": sent.tolist(),
+                "phase": {"add": "reduce", "add and copy": "mixed"}.get(r.phase, "copy"),
+                "say": _say(
+                    f"Round {k + 1} of {len(rounds)}", r, (counts == goal.end).all(-1), goal.meaning
+                ),
+            }
+        )
+    return {
+        "name": schedule.name,
+        "collective": schedule.collective,
+        "ranks": n,
+        "chunks": c,
+        "start": start,
+        "goal": masks.ravel().tolist(),
+        "steps": out,
+        "note": note,
+        "unit": "chunks" if x is None else "bytes",
+    }
+
+
+def _check_room(schedule: Schedule) -> None:
+    n, c = schedule.ranks, schedule.chunks
+    if n > MOST_RANKS or n * c > MOST_CELLS:
+        raise ValueError(
+            f"a picture shows at most {MOST_RANKS} ranks and {MOST_CELLS:,} cells, "
+            f"got {n:,} ranks x {c:,} chunks; use run, contributions or sent_bytes instead"
+        )
+
+
+def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
+    """Return shown values [rank, chunk], units per chunk, and what a value is."""
+    if x is None:
+        ones = np.ones(schedule.chunks, np.int64)
+        return place_values(schedule.ranks, schedule.chunks), ones, "(chunk + 1) · 10^rank"
+    shares = [_as_numpy(share) for share in as_shares(schedule, x)]
+    buf, bounds = load(schedule, shares)
+    sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
+    note = f"the first element of each chunk, {short_name(shares[0].dtype)}"
+    full = buf if buf.shape[2] else np.full((*buf.shape[:2], 1), 0)
+    return full[:, :, 0], sizes, note
+
+
+def _live(schedule: Schedule, values: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the shown values before and after each round."""
+    before = values
+    for _, after in steps(schedule, values.copy()):
+        yield before, after
+        before = after.copy()
+
+
+def _as_numpy(share: Any) -> Any:
+    if not is_torch(share):
+        return share
+    kind = dtype(str(share.dtype).removeprefix("torch."))
+    wide = share.detach().cpu()
+    return (wide.float() if kind.name == "bfloat16" else wide).numpy().astype(kind)
+
+
+def _masks(shares: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Pack [..., whose] into one bit per rank."""
+    return np.asarray((shares.astype(np.int64) << np.arange(shares.shape[-1])).sum(-1))
+
+
+def _texts(values: Any) -> list[str]:
+    return [_text(each) for each in values.reshape(-1).tolist()]
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _log(r: Round, before: Any) -> Iterator[str]:
+    """Yield each transfer with its sum written out."""
+    held: dict[tuple[int, int], Any] = {}
+    for src, dst, chunk, adds in _transfers(r):
+        came = before[src, chunk]
+        to = f"rank {src} → rank {dst}, chunk {chunk}: "
+        if not adds:
+            yield to + f"copy {_text(came.item())}"
+            continue
+        old = held.get((dst, chunk), before[dst, chunk])
+        held[dst, chunk] = old + came
+        yield to + f"{_text(old.item())} + {_text(came.item())} = {_text((old + came).item())}"
+
+
+def _transfers(r: Round) -> Iterator[tuple[int, int, int, bool]]:
+    yield from zip(r.src.tolist(), r.dst.tolist(), r.chunk.tolist(), r.reduce.tolist(), strict=True)
+
+
+def _written(r: Round, n: int, c: int) -> npt.NDArray[np.bool_]:
+    written = np.zeros((n, c), bool)
+    written[r.dst, r.chunk] = True
+    return written
+
+
+def _sentences(fresh: npt.NDArray[np.bool_], counts: Any, end: Any, most: int = 3) -> list[str]:
+    cells = np.argwhere(fresh).tolist()
+    said = [f"rank {r}, chunk {c} {wrong_shares(counts[r, c], end[r, c])}" for r, c in cells[:most]]
+    return said + ([f"and {len(cells) - most} more cells"] if len(cells) > most else [])
+
+
+def _say(where: str, r: Round, done: npt.NDArray[np.bool_], meaning: npt.NDArray[np.bool_]) -> str:
+    """One sentence for the caption and for screen readers."""
+    verb = {"add": "adding", "copy": "copying", "add and copy": "adding and copying"}.get(
+        r.phase, "nothing is sent"
+    )
+    moves = [f"rank {s} sends chunk {c} to rank {d}" for s, d, c, _ in _transfers(r)]
+    listed = ", ".join(moves) if len(moves) <= _SAID else f"{len(moves)} transfers"
+    return (
+        f"{where}, {verb}: {listed}. "
+        f"{int((done & meaning).sum())} of {int(meaning.sum())} cells are complete."
+    )

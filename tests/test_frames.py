@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pytest
+
+from allreduce_edu import ALGORITHMS, COLLECTIVES, Round, Schedule, contributions, frames, ring, run
+from allreduce_edu.engine.cost import sent_bytes
+from allreduce_edu.engine.dtypes import dtype
+
+
+def play(f):
+    """Apply the steps as a player does; return masks and values of every frame."""
+    mask, value = list(f["start"]["mask"]), list(f["start"]["value"])
+    seen = [(list(mask), list(value))]
+    for step in f["steps"]:
+        for cell, m, v in zip(step["cell"], step["mask"], step["value"], strict=True):
+            mask[cell], value[cell] = m, v
+        seen.append((list(mask), list(value)))
+    return seen
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *COLLECTIVES])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16])
+def test_the_last_frame_is_what_contributions_say(name, n):
+    s = (ALGORITHMS | COLLECTIVES)[name](n)
+    f = frames(s)
+    mask, _ = play(f)[-1]
+    want = ((contributions(s) > 0).astype(int) << np.arange(n)).sum(-1).ravel()
+    assert mask == want.tolist()
+    assert all(goal in (-1, m) for goal, m in zip(f["goal"], mask, strict=True))
+    assert json.loads(json.dumps(f)) == f
+    assert not any(step["wrong"] or step["wrong_cells"] for step in f["steps"])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_last_values_are_the_sums(name):
+    s = ALGORITHMS[name](4)
+    _, value = play(frames(s))[-1]
+    assert value == [str((c + 1) * 1111) for _ in range(4) for c in range(s.chunks)]
+
+
+def test_the_log_writes_the_sums_out():
+    first, *_, last = frames(ring(4))["steps"]
+    assert first["log"][0] == "rank 0 → rank 1, chunk 0: 10 + 1 = 11"
+    assert last["log"][0] == "rank 0 → rank 1, chunk 3: copy 4444"
+
+
+def test_the_meter_counts_chunks_without_data_and_bytes_with():
+    assert frames(ring(4))["steps"][-1]["sent"] == [6, 6, 6, 6]
+    x = np.zeros((4, 10), "f4")
+    f = frames(ring(4), x)
+    assert f["unit"] == "bytes"
+    sizes = ring(4).cut(10, 4) * 4
+    assert f["steps"][-1]["sent"] == sent_bytes(ring(4), sizes).tolist()
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int64"])
+def test_real_data_shows_the_first_element_of_each_chunk(kind):
+    x = np.random.default_rng(0).normal(0, 9, (3, 9)).astype(dtype(kind))
+    f = frames(ring(3), x)
+    out = run(ring(3), x)
+    want = [v if isinstance(v, int) else f"{v:.3g}" for v in out[:, ::3].ravel().tolist()]
+    assert play(f)[-1][1] == [str(v) for v in want]
+    assert kind in f["note"]
+
+
+def test_torch_data_give_the_same_frames():
+    torch = pytest.importorskip("torch")
+    x = torch.arange(12).reshape(3, 4).to(torch.bfloat16)
+    assert frames(ring(3), x) == frames(ring(3), x.float().numpy().astype(dtype("bf16")))
+
+
+def test_sizes_smaller_than_the_ranks_and_zero():
+    for size in (0, 1, 2):
+        assert len(frames(ring(4), np.zeros((4, size)))["steps"]) == 6
+
+
+def test_a_wrong_ring_shows_where_it_goes_wrong():
+    r = np.arange(3)
+    s = Schedule(
+        "adds twice",
+        3,
+        3,
+        lambda: [Round.of(r, (r + 1) % 3, (r - k) % 3, True) for k in range(4)],
+    )
+    steps = frames(s)["steps"]
+    assert steps[0]["wrong"] == steps[1]["wrong"] == []
+    assert steps[2]["wrong"][0] == "rank 0, chunk 0 holds rank 0's share twice"
+    assert steps[2]["twice"] == [1, 2, 4]
+    assert steps[-1]["wrong_cells"]
+
+
+def test_a_round_that_never_comes_is_wrong_in_the_last_frame():
+    r = np.arange(3)
+    s = Schedule("half", 3, 3, lambda: [Round.of(r, (r + 1) % 3, r, True)])
+    (step,) = frames(s)["steps"]
+    assert len(step["wrong_cells"]) == 9
+    assert step["wrong"][-1] == "and 6 more cells"
+
+
+def test_the_sentence_says_round_transfers_and_progress():
+    said = [step["say"] for step in frames(ring(4))["steps"]]
+    assert said[0].startswith("Round 1 of 6, adding: rank 0 sends chunk 0 to rank 1, ")
+    assert said[2].endswith("4 of 16 cells are complete.")
+    assert said[5].endswith("16 of 16 cells are complete.")
+    assert "64 transfers" in frames(ring(16, 64))["steps"][0]["say"]
+
+
+@pytest.mark.parametrize("schedule", [ring(17), ring(16, 80)])
+def test_too_much_for_a_picture(schedule):
+    with pytest.raises(ValueError, match="a picture shows at most 16 ranks and 1,024 cells"):
+        frames(schedule)
