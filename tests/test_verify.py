@@ -70,7 +70,10 @@ MUTANTS = {
         two_phases(4, ADD, (2, 1, 1, 1, False)),
         "rank 0, chunk 2 lacks rank 1's share",
     ),
-    "copy for add": (two_phases(4, (3, 1, 0, 1, False), COPY), "rank 0, chunk 0 lacks"),
+    "copy for add": (
+        two_phases(4, (3, 1, 0, 1, False), COPY),
+        "rank 0, chunk 1 lacks the shares of ranks 0, 2, 3 (from round 3 on)",
+    ),
 }
 
 
