@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 @dataclass
@@ -46,8 +47,7 @@ class Lab:
         path.write_text(json.dumps(values))
 
     def theme(self, theme: str) -> None:
-        name = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[theme]
-        self.setting("@jupyterlab/apputils-extension:themes", {"theme": name})
+        self.setting("@jupyterlab/apputils-extension:themes", {"theme": THEMES[theme]})
 
     def write(self, name: str, *sources: str) -> str:
         """Write a notebook with one code cell per source and return its path for opening it."""
@@ -199,6 +199,9 @@ RAN = """([index, before]) => {
   const prompt = cell.querySelector(".jp-InputPrompt").innerText;
   return prompt !== before && !prompt.includes("*");
 }"""
+CHANGE_THEME = """(theme) => {
+  window.jupyterapp.commands.execute("apputils:change-theme", { theme });
+}"""
 HEIGHT = """() => document.querySelector(".jp-WindowedPanel-outer").scrollHeight"""
 
 
@@ -233,6 +236,13 @@ class Notebook:
         self.cell(index).locator(".cm-content").click()
         self.page.keyboard.press("Control+Enter")
         self.page.wait_for_function(RAN, arg=[index, before], timeout=seconds * 1000)
+
+    def change_theme(self, theme: str) -> None:
+        """Change the theme the way the Settings menu does, and wait until it is on."""
+        self.page.evaluate(CHANGE_THEME, THEMES[theme])
+        light = "true" if theme == "light" else "false"
+        self.page.wait_for_selector(f'body[data-jp-theme-light="{light}"]', state="attached")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def unfold(self) -> None:
         """Make the window as tall as the notebook, so that one screenshot shows all of it."""
