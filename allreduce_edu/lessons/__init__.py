@@ -1,0 +1,1 @@
+"""What single notebooks need: training on the digits, judges for exercises, small readers."""
