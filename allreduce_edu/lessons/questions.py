@@ -1,0 +1,115 @@
+"""The questions that come before the evidence: each choice with the reply it deserves.
+
+Kept out of the notebooks, where the reply would stand above the question. The answer is never
+here: the notebook computes it and passes it on, ``Predict(*questions.WHO_IS_IN_CHARGE, answer)``.
+"""
+
+from __future__ import annotations
+
+Question = tuple[str, dict[str, str]]
+
+AFTER_ALL_REDUCE: Question = (
+    "Four ranks hold 1, 10, 100 and 1000. They all-reduce with sum. What does rank 2 hold now?",
+    {
+        "100": "100 is what rank 2 had. An all-reduce works in place: the sum takes its place.",
+        "277.75": "277.75 is the mean. All-reduce adds; who wants the mean divides. (DDP does.)",
+        "1111": "Each share is in it once: 1 + 10 + 100 + 1000. So it is on every other rank.",
+        "nothing: rank 0 has the sum": "That is `reduce`. The *all* in all-reduce means that "
+        "every rank gets the result.",
+    },
+)
+WHO_IS_IN_CHARGE: Question = (
+    "You stepped through a ring. Which rank is in charge of the sum?",
+    {
+        "rank 0": "Rank 0 sends and adds as much as every other rank, no more. A rank in charge "
+        "would be a server, and its link would be the first to fill.",
+        "the last rank": "Count its bytes: as many as everybody's. It only closes the ring.",
+        "none": "All send the same bytes in every round, and each finishes one piece of the sum.",
+    },
+)
+
+HOT_PORT: Question = (
+    (
+        "A server: three ranks send their whole array (S bytes) to rank 0, which adds and sends the "
+        "sum back. How many bytes does the busiest port send?"
+    ),
+    {
+        "S": "S is what each of the others sends. Rank 0 answers all three of them.",
+        "1.5 S": "1.5 S is the average over the four ranks. A port is not relieved by idle others.",
+        "3 S": "Rank 0 sends the sum three times, and has received three arrays before.",
+        "6 S": "6 S is what crosses the network in total. Half of it enters rank 0, half leaves.",
+    },
+)
+FIRST_FINISHED: Question = (
+    (
+        "Four ranks on a ring. In every round each sends one chunk to its right neighbour, which adds "
+        "it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, and "
+        "which one does rank 0 then hold?"
+    ),
+    {
+        "3 rounds, chunk 0": "The number is right. But a chunk does not come home: chunk 0 leaves "
+        "rank 0 in the first round and stops one rank before it.",
+        "3 rounds, chunk 1": "Each round adds one share to it, and three were missing. It ends "
+        "one place before it would come home: on rank 0 that is chunk 1.",
+        "3 rounds, all of them": "After this phase each rank holds one finished chunk, each a "
+        "different one. That is a reduce-scatter; the rest must still be copied.",
+        "6 rounds, chunk 0": "After 6 rounds everything is finished everywhere. The first chunk "
+        "is finished when three shares have been added to it.",
+    },
+)
+TURNED_ROUND: Question = (
+    (
+        "In the second phase, finished chunks are copied. Now they travel the *other* way round, "
+        "with the order of the chunks mirrored. What comes out?"
+    ),
+    {
+        "the same bits for the same bytes": "A finished chunk is only copied. Any route that "
+        "brings each one to everybody once is as good as any other.",
+        "wrong sums": "Nothing is added in this phase. The direction belongs to the picture, not "
+        "to the reason: what matters is that each finished chunk reaches everybody.",
+        "right sums, more bytes": "Count the copies: each rank must still receive three chunks, "
+        "whichever way they come.",
+        "right sums, other bits": "The bits were settled in the first phase, when the additions "
+        "were done. A copy has the bits of the original.",
+    },
+)
+SAME_ORDER: Question = (
+    "In which order are the four shares of a number added?",
+    {
+        "rank 0 first, for every chunk": "Then rank 0 would start every chunk. On a ring each "
+        "chunk starts on another rank.",
+        "in a different order for each chunk": "Each chunk starts on its own rank and goes round "
+        "from there: the orders are rotations of each other.",
+        "in a different order on each rank": "Each chunk is added up in one place and then "
+        "copied, so no rank has an order of its own. That is why all hold the same bits.",
+    },
+)
+
+BEFORE_STEP: Question = (
+    (
+        "Four processes, equal weights, different images. `backward()` has run and the gradients "
+        "have been averaged; `step()` has not run yet. What is equal on the four ranks?"
+    ),
+    {
+        "the losses and the gradients": "Nobody averaged the losses: each rank has seen its own "
+        "images. Only what was sent through the all-reduce is equal.",
+        "the gradients only": "The gradients went through the all-reduce, the losses did not. "
+        "And `step()` was not needed for it.",
+        "neither: `step()` synchronises": "`step()` sends nothing. It reads `.grad` and changes "
+        "the weights of its own process.",
+    },
+)
+LIBRARYS_BITS: Question = (
+    (
+        "100,000 random numbers on each of four ranks. The ring of the player, and "
+        "`dist.all_reduce` on real processes: the same bits?"
+    ),
+    {
+        "yes: a sum is a sum": "Rounded sums depend on the order of their additions, and the two "
+        "rings begin each chunk on different ranks.",
+        "no, and the ranks differ too": "The order belongs to the chunk, not to the rank: each "
+        "chunk is finished in one place and copied.",
+        "no, but all ranks agree": "Two rings, two orders, other last bits in many places. Within "
+        "each ring every rank holds a copy of the same bits.",
+    },
+)
