@@ -1,0 +1,1 @@
+"""Real processes: a pool of ranks inside torch.distributed, which never runs in the kernel."""
