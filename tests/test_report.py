@@ -1,0 +1,134 @@
+"""A report names the cause first, the learner's own line, and nothing that differs between runs."""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import sys
+import tempfile
+import threading
+from types import SimpleNamespace
+
+from allreduce_edu.realdist import frames, report
+from allreduce_edu.realdist.frames import Frame
+from allreduce_edu.realdist.report import Fate
+
+CELL = "/tmp/ipykernel_123/456.py"
+ENTRY = Frame(frames.__file__.replace("frames", "worker"), 1, "answer")
+LIBRARY = Frame("/env/lib/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+WRAPPER = Frame("/env/lib/site-packages/torch/distributed/c10d_logger.py", 9, "wrapper")
+
+
+def at(line, *more):
+    return (ENTRY, Frame(CELL, line, "step"), *more)
+
+
+def gloo(text):
+    return report.raised(0, "RuntimeError", text, at(3), "")
+
+
+def told(monkeypatch, fates):
+    lines = [f"line {i}\n" for i in range(1, 9)]
+    monkeypatch.setitem(linecache.cache, CELL, (1, None, lines, CELL))
+    return str(report.failure(fates)).splitlines()
+
+
+def test_the_cause_stands_before_what_followed(monkeypatch):
+    closed = "[/pytorch/gloo/pair.cc:553] Connection closed by peer [127.0.0.1]:4321. GLHF!"
+    fates = [
+        gloo(closed),
+        report.died(1, -9, at(2), ""),
+        report.busy(2, at(3, WRAPPER, LIBRARY)),
+        Fate(3, "returned", "had returned"),
+    ]
+    assert told(monkeypatch, fates) == [
+        "rank 1 was killed (SIGKILL; the system does that when memory runs out)",
+        "    line 2 of step: line 2",
+        "The others:",
+        "  rank 0 lost the connection to another rank, a consequence",
+        "      line 3 of step: line 3",
+        "  rank 2 was in all_reduce()",
+        "      line 3 of step: line 3",
+        "  rank 3 had returned",
+    ]
+
+
+def test_ranks_with_the_same_fate_are_named_together(monkeypatch):
+    fates = [report.raised(r, "ValueError", "bad", at(5), "") for r in range(3)]
+    assert told(monkeypatch, fates) == [
+        "ranks 0, 1 and 2 raised ValueError: bad",
+        "    line 5 of step: line 5",
+    ]
+
+
+def test_when_all_lost_their_connections_none_is_hidden():
+    fates = [gloo("Connection reset by peer"), Fate(1, "returned", "had returned")]
+    assert str(report.failure(fates)).startswith("rank 0 raised RuntimeError: Connection reset")
+
+
+def test_what_differs_from_run_to_run_is_left_out():
+    assert report.clean("[../third_party/gloo/pair.cc:81] Timed out waiting") == "Timed out waiting"
+    assert report.clean("closed by peer [127.0.0.1]:30301.") == "closed by peer […]."
+    assert report.clean("<object at 0x7f00aa11>") == "<object at 0x…>"
+    assert report.clean("bad\nException raised from f at x.cpp:3\nframe #0: 0x12") == "bad"
+
+
+def test_an_abort_says_why_if_the_library_did():
+    wrote = (
+        "hello\nterminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at ../gloo/pair.cc:456] op.length <= op.nbytes. 8 vs 4. \n"
+    )
+    said = report.died(0, -6, (), wrote).what
+    assert said == "was aborted by a library (SIGABRT): op.length <= op.nbytes. 8 vs 4."
+
+
+def test_deaths_are_told_in_words():
+    assert report.died(0, -15, (), "").what == "was ended by a signal (SIGTERM)"
+    ended = "ended its process with status 3 in the middle of the call"
+    assert report.died(0, 3, (), "").what == ended
+    assert report.died(0, None, (), "").what == "ended without a word"
+
+
+def test_a_deep_stack_is_shortened(monkeypatch):
+    deep = [Frame(CELL, 1, f"f{i}") for i in range(50)]
+    lines = told(monkeypatch, [report.raised(0, "RecursionError", "", (ENTRY, *deep), "")])
+    assert len(lines) == 10
+    assert lines[5].strip() == "... 42 more ..."
+
+
+def test_library_frames_are_not_the_learners():
+    own = frames.own(at(3, LIBRARY, WRAPPER))
+    assert own == [Frame(CELL, 3, "step")]
+    assert frames.own((ENTRY, LIBRARY, WRAPPER)) == [LIBRARY], "what the pool was asked to run"
+
+
+def test_a_dump_of_another_thread_is_told_from_the_main_ones():
+    """The oracle is this process: faulthandler writes, and `of_dump` finds this very function."""
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait)
+    other.start()
+    with tempfile.TemporaryFile("w+") as file:
+        answer(lambda: faulthandler.dump_traceback(file))
+        stop.set()
+        other.join()
+        file.seek(0)
+        dump = file.read()
+    pretend = dump.replace(__file__, ENTRY.file)
+    found = frames.of_dump(pretend, threading.get_ident())
+    assert found is not None
+    assert [frame.name for frame in found] == ["answer", "<lambda>"]
+    assert frames.of_dump(pretend[: pretend.index("answer")], threading.get_ident()) is None
+
+
+def answer(call):
+    call()
+
+
+def test_frames_of_an_exception_are_those_python_shows():
+    try:
+        answer(lambda: SimpleNamespace().nothing)
+    except AttributeError:
+        found = frames.of_exception(sys.exc_info()[2])
+    assert [frame.name for frame in found][-2:] == ["answer", "<lambda>"]
+    assert "line" in str(found[-1])
+    assert str(found[-1]).startswith("test_report.py, ")
