@@ -30,8 +30,8 @@ WHO_IS_IN_CHARGE: Question = (
 
 HOT_PORT: Question = (
     (
-        "A server: three ranks send their whole array (S bytes) to rank 0, which adds and sends the "
-        "sum back. How many bytes does the busiest port send?"
+        "A server: three ranks send their whole array (S bytes) to rank 0, which adds and sends "
+        "the sum back. How many bytes does the busiest port send?"
     ),
     {
         "S": "S is what each of the others sends. Rank 0 answers all three of them.",
@@ -42,8 +42,8 @@ HOT_PORT: Question = (
 )
 FIRST_FINISHED: Question = (
     (
-        "Four ranks on a ring. In every round each sends one chunk to its right neighbour, which adds "
-        "it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, and "
+        "Four ranks on a ring. In every round each sends one chunk to its right neighbour, which "
+        "adds it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, and "
         "which one does rank 0 then hold?"
     ),
     {
