@@ -3,7 +3,13 @@ import pytest
 
 from allreduce_edu import explain, naive, parameter_server, ring
 from allreduce_edu.lessons import checks
-from allreduce_edu.lessons.checks import Step, my_ring, rounds_until_finished, shares_that_sum_to
+from allreduce_edu.lessons.checks import (
+    Step,
+    my_ring,
+    rounds_until_finished,
+    rounds_until_wrong,
+    shares_that_sum_to,
+)
 
 
 def program(add, copy, *, more_add=0, more_copy=0, copies=False, to=1):
@@ -143,3 +149,13 @@ def test_the_first_finished_chunk():
         ...: "step through the ring and count",
     }.items():
         assert sentence in rounds_until_finished(answer).why
+
+
+def test_the_first_wrong_round_is_the_one_that_the_player_marks():
+    ring_that_adds = checks.ring_schedule(WRONG["adds in the second phase"][0])
+    assert rounds_until_wrong(4, ring_that_adds).why.startswith("in round 4 it happens: rank 0")
+    assert "go back to where it begins" in rounds_until_wrong(6, ring_that_adds).why
+    assert "no cell holds a share more than once" in rounds_until_wrong(3, ring_that_adds).why
+    assert not rounds_until_wrong(..., ring_that_adds).ok
+    assert rounds_until_wrong(0, ring(4)).ok
+    assert not rounds_until_wrong(2, ring(4)).ok

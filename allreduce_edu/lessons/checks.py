@@ -16,6 +16,7 @@ import numpy.typing as npt
 from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.execute import run, steps
+from allreduce_edu.engine.frames import frames
 from allreduce_edu.engine.schedule import Round, Schedule
 from allreduce_edu.engine.verify import contributions, expected, place_values, wrong_shares
 
@@ -83,6 +84,22 @@ def rounds_until_finished(answer: Any, ranks: int = 4, rank: int = 0) -> Verdict
         f"after round {answer} rank {rank} has more than its first finished chunk, "
         "or there is no such round"
     )
+
+
+def rounds_until_wrong(answer: Any, schedule: Schedule) -> Verdict:
+    """Judge after how many rounds the player first marks a cell as wrong for good."""
+    marked = [k for k, step in enumerate(frames(schedule)["steps"], 1) if step["wrong_cells"]]
+    if answer is ...:
+        return wrong("step through the rounds until a cell is marked as wrong")
+    if not marked:
+        return wrong("this schedule never goes wrong") if answer else right("it never goes wrong")
+    first = marked[0]
+    sentence = frames(schedule)["steps"][first - 1]["wrong"][0]
+    if answer == first:
+        return right(f"in round {first} it happens: {sentence}")
+    if answer in marked:
+        return wrong(f"round {answer} is where it shows as well; go back to where it begins")
+    return wrong(f"after round {answer} no cell holds a share more than once, and none is lost yet")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

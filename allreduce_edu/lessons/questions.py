@@ -43,8 +43,8 @@ HOT_PORT: Question = (
 FIRST_FINISHED: Question = (
     (
         "Four ranks on a ring. In every round each sends one chunk to its right neighbour, which "
-        "adds it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, and "
-        "which one does rank 0 then hold?"
+        "adds it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, "
+        "and which one does rank 0 then hold?"
     ),
     {
         "3 rounds, chunk 0": "The number is right. But a chunk does not come home: chunk 0 leaves "
