@@ -1,0 +1,1 @@
+"""Pictures of the same data: the player, its static twin, figures and questions."""
