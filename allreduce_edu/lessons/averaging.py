@@ -1,0 +1,117 @@
+"""Judges a learner's own averaging of gradients, on real ranks.
+
+Runs it after a real `backward()` on each rank and compares with one process that saw all the
+images: same bits on all ranks first, then the right ones, then how often it communicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from allreduce_edu.lessons.checks import Verdict, right, wrong
+from allreduce_edu.realdist.pool import Pool, RankError
+
+Average = Callable[[Any], object]
+_NEAR = 1e-6  # relative to the largest gradient; float32 reached 2e-7
+
+
+class Outcome(NamedTuple):
+    """What one rank holds after averaging, as one vector, and its calls of all_reduce."""
+
+    before: Any
+    after: Any
+    calls: int
+
+
+def averages(average: Average, pool: Pool) -> Verdict:
+    """Judge `average(model)`: equal bits on every rank, and the gradient of the whole batch."""
+    return _judge(average, pool, most_calls=None)
+
+
+def averages_in_one_call(average: Average, pool: Pool) -> Verdict:
+    """Judge the same, and that it calls ``dist.all_reduce`` only once."""
+    return _judge(average, pool, most_calls=1)
+
+
+def _judge(average: Average, pool: Pool, most_calls: int | None) -> Verdict:
+    with Pool(3, backend=pool.backend) as three:  # 1/4 is exact in binary, 1/3 is not
+        for ranks in (pool, three):
+            try:
+                found = ranks.run(_outcome, average, ranks.ranks)
+            except RankError as error:
+                return wrong(f"with {ranks.ranks} ranks it did not end well: {error}")
+            problem = _problem(found, _alone(ranks.ranks), most_calls)
+            if problem:
+                return wrong(f"with {ranks.ranks} ranks {problem}")
+    calls = found[0].calls
+    return right(
+        "same bits on all ranks, and the gradient of one process with the whole batch, "
+        f"up to rounding; {calls} call{'s' if calls != 1 else ''} of all_reduce"
+    )
+
+
+def _problem(found: list[Outcome], alone: Any, most_calls: int | None) -> str | None:
+    """Say what is wrong with what the ranks hold, or None."""
+    names, after = alone
+    mine = [each.after for each in found]
+    if all(np.array_equal(each.before, each.after) for each in found):
+        return "no gradient has changed: a copy was averaged, or none; write the result into p.grad"
+    for rank, vector in enumerate(mine[1:], 1):
+        differs = np.flatnonzero(vector.view("u4") != mine[0].view("u4"))
+        if differs.size:
+            where = names[int(differs[0])]
+            near = np.allclose(vector, mine[0], rtol=1e-4, atol=1e-6)
+            how = "in the last bits" if near else "by much"
+            return f"ranks 0 and {rank} hold different gradients, {how}, first in `{where}`"
+    if not np.allclose(mine[0], after, rtol=0, atol=_NEAR * np.abs(after).max()):
+        times = float(mine[0] @ after / (after @ after))
+        return f"all ranks agree, on a gradient {times:.4g} times as long as the right one"
+    if most_calls is not None and found[0].calls > most_calls:
+        return f"the gradient is right, but all_reduce is called {found[0].calls} times"
+    return None
+
+
+def _outcome(average: Average, ranks: int) -> Outcome:
+    """Run one backward and the learner's averaging on this rank, counting calls."""
+    import torch.distributed as dist
+
+    from allreduce_edu.realdist.train import flat, gradients
+
+    rank = dist.get_rank()
+    model = _backward(rank, 16, ranks)
+    before = flat(gradients(model)).numpy()
+    real, calls = dist.all_reduce, [0]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        return real(*args, **kwargs)
+
+    dist.all_reduce = counted
+    try:
+        average(model)
+    finally:
+        dist.all_reduce = real
+    return Outcome(before, flat(gradients(model)).numpy(), calls[0])
+
+
+def _backward(rank: int, batch: int, ranks: int) -> Any:
+    from torch.nn.functional import cross_entropy
+
+    from allreduce_edu.realdist.train import images, make_model
+
+    model = make_model()
+    x, y = images(rank, batch=batch, ranks=ranks)
+    cross_entropy(model(x), y).backward()
+    return model
+
+
+def _alone(ranks: int) -> tuple[list[str], Any]:
+    """Return each element's parameter name, and the gradient of one process with all images."""
+    from allreduce_edu.realdist.train import flat, gradients
+
+    model = _backward(0, 16 * ranks, 1)
+    names = [name for name, p in model.named_parameters() for _ in range(p.numel())]
+    return names, flat(gradients(model)).numpy()

@@ -1,0 +1,99 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from allreduce_edu import Pool  # noqa: E402
+from allreduce_edu.lessons.averaging import averages, averages_in_one_call  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(4, backend="gloo") as ranks:
+        yield ranks
+
+
+def reference(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def one_buffer(model):
+    grads = [p.grad for p in model.parameters()]
+    buffer = torch.cat([g.reshape(-1) for g in grads]) / dist.get_world_size()
+    dist.all_reduce(buffer)
+    for g, new in zip(grads, buffer.split([g.numel() for g in grads]), strict=True):
+        g.copy_(new.view_as(g))
+
+
+def starter(model):
+    pass
+
+
+def sums_only(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+
+
+def divides_twice(model):
+    reference(model)
+    for p in model.parameters():
+        p.grad /= dist.get_world_size()
+
+
+def only_on_rank_0(model):
+    for p in model.parameters():
+        dist.reduce(p.grad, dst=0)
+        p.grad /= dist.get_world_size()
+
+
+def own_share_first(model):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for p in model.parameters():
+        parts = [torch.empty_like(p.grad) for _ in range(n)]
+        dist.all_gather(parts, p.grad)
+        p.grad.zero_()
+        for k in range(n):
+            p.grad += parts[(rank + k) % n]
+        p.grad /= n
+
+
+def averages_a_copy(model):
+    buffer = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+    dist.all_reduce(buffer)
+
+
+def forgets_a_rank(model):
+    if dist.get_rank() != 1:
+        raise KeyError("rank 1 would wait for us")
+
+
+@pytest.mark.parametrize("fn", [reference, one_buffer])
+def test_right_ways_pass(fn, pool):
+    verdict = averages(fn, pool)
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(
+    ("fn", "sentence"),
+    [
+        (starter, "no gradient has changed"),
+        (averages_a_copy, "no gradient has changed: a copy was averaged, or none"),
+        (sums_only, "a gradient 4 times as long as the right one"),
+        (divides_twice, "a gradient 0.25 times as long"),
+        (only_on_rank_0, "ranks 0 and 1 hold different gradients, by much, first in `0.weight`"),
+        (own_share_first, "hold different gradients, in the last bits, first in `0.weight`"),
+        (forgets_a_rank, "with 4 ranks it did not end well"),
+    ],
+)
+def test_wrong_ways_are_told_what_is_wrong(fn, sentence, pool):
+    verdict = averages(fn, pool)
+    assert not verdict.ok
+    assert sentence in verdict.why, verdict
+
+
+def test_one_call_is_one_call(pool):
+    assert averages_in_one_call(one_buffer, pool).why.endswith("1 call of all_reduce")
+    assert "all_reduce is called 4 times" in averages_in_one_call(reference, pool).why
