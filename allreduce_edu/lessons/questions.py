@@ -14,7 +14,7 @@ AFTER_ALL_REDUCE: Question = (
         "100": "100 is what rank 2 had. An all-reduce works in place: the sum takes its place.",
         "277.75": "277.75 is the mean. All-reduce adds; who wants the mean divides. (DDP does.)",
         "1111": "Each share is in it once: 1 + 10 + 100 + 1000. So it is on every other rank.",
-        "nothing: rank 0 has the sum": "That is `reduce`. The *all* in all-reduce means that "
+        "nothing: rank 0 has the sum": "That is `reduce`. The `all` in all-reduce means that "
         "every rank gets the result.",
     },
 )
@@ -59,7 +59,7 @@ FIRST_FINISHED: Question = (
 )
 TURNED_ROUND: Question = (
     (
-        "In the second phase, finished chunks are copied. Now they travel the *other* way round, "
+        "In the second phase, finished chunks are copied. Now they travel the other way round, "
         "with the order of the chunks mirrored. What comes out?"
     ),
     {
