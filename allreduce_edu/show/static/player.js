@@ -169,7 +169,7 @@ function picture(frames, scene) {
   const values = svg("g", { class: "ar-value", "text-anchor": "end", "font-size": scene.value[2] });
   for (const [x, y] of scene.cell) values.append(text(x + scene.value[0], y + scene.value[1], ""));
   const arrows = svg("g");
-  const flying = svg("g");
+  const flying = svg("g", { class: "ar-flying" });
   const meter = bars(scene);
   root.append(title, defs(id), ground(scene), work, values, arrows, meter.element, key(scene, id));
   root.append(flying);
@@ -357,7 +357,7 @@ function button(name, label, hint, onClick) {
 }
 
 function choice(label, onChange) {
-  const select = html("select", { [KEYS]: "true" });
+  const select = html("select", { "aria-label": label, [KEYS]: "true" });
   const element = html("label", { class: "ar-choice" }, label, select);
   select.addEventListener("change", () => onChange(select.value));
   const choose = (value) => (select.value = String(value));
