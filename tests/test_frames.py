@@ -55,13 +55,18 @@ def test_the_meter_counts_chunks_without_data_and_bytes_with():
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int64"])
-def test_real_data_shows_the_first_element_of_each_chunk(kind):
-    x = np.random.default_rng(0).normal(0, 9, (3, 9)).astype(dtype(kind))
+def test_real_data_shows_one_element_of_each_chunk(kind):
+    x = np.random.default_rng(0).normal(50, 9, (3, 9)).astype(dtype(kind))
     f = frames(ring(3), x)
     out = run(ring(3), x)
     want = [v if isinstance(v, int) else f"{v:.3g}" for v in out[:, ::3].ravel().tolist()]
     assert play(f)[-1][1] == [str(v) for v in want]
     assert kind in f["note"]
+
+
+def test_the_element_shown_is_the_first_that_is_zero_on_no_rank():
+    x = np.array([[0, 1, 2, 0, 0, 5.5], [1, 0, 3, 4, 0, 7]])
+    assert frames(ring(2), x)["start"]["value"] == ["2", "5.5", "3", "7"]
 
 
 def test_torch_data_give_the_same_frames():

@@ -30,8 +30,8 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
     schedule : Schedule
         At most 16 ranks and 1,024 cells (ranks x chunks).
     x : as for ``run``, optional
-        Real data; the first element of each chunk is shown and bytes are counted. Without it
-        the shares are ``place_values`` and chunks are counted.
+        Real data; one element of each chunk is shown and bytes are counted. Without it the
+        shares are ``place_values`` and chunks are counted.
 
     Raises
     ------
@@ -102,13 +102,24 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
     """Return shown values [rank, chunk], units per chunk, and what a value is."""
     if x is None:
         ones = np.ones(schedule.chunks, np.int64)
-        return place_values(schedule.ranks, schedule.chunks), ones, "(chunk + 1) · 10^rank"
+        return (
+            place_values(schedule.ranks, schedule.chunks),
+            ones,
+            "(c + 1) · 10ʳ for chunk c of rank r",
+        )
     shares = [_as_numpy(share) for share in as_shares(schedule, x)]
     buf, bounds = load(schedule, shares)
     sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
-    note = f"the first element of each chunk, {short_name(shares[0].dtype)}"
-    full = buf if buf.shape[2] else np.full((*buf.shape[:2], 1), 0)
-    return full[:, :, 0], sizes, note
+    note = f"one element of each chunk (the first that no rank has at 0), {short_name(buf.dtype)}"
+    return _telling(buf), sizes, note
+
+
+def _telling(buf: Any) -> Any:
+    """Return one element per chunk: the first that is zero on no rank, else the first."""
+    if not buf.shape[2]:
+        return np.full(buf.shape[:2], 0)
+    at = (buf != 0).all(0).argmax(-1)
+    return buf[:, np.arange(buf.shape[1]), at]
 
 
 def _live(schedule: Schedule, values: Any) -> Iterator[tuple[Any, Any]]:
@@ -167,7 +178,8 @@ def _written(r: Round, n: int, c: int) -> npt.NDArray[np.bool_]:
 def _sentences(fresh: npt.NDArray[np.bool_], counts: Any, end: Any, most: int = 3) -> list[str]:
     cells = np.argwhere(fresh).tolist()
     said = [f"rank {r}, chunk {c} {wrong_shares(counts[r, c], end[r, c])}" for r, c in cells[:most]]
-    return said + ([f"and {len(cells) - most} more cells"] if len(cells) > most else [])
+    left = len(cells) - most
+    return said + ([f"and {left} more cell{'s' if left > 1 else ''}"] if left > 0 else [])
 
 
 def _say(where: str, r: Round, done: npt.NDArray[np.bool_], meaning: npt.NDArray[np.bool_]) -> str:
