@@ -49,6 +49,11 @@ def test_tensors_keep_bits_shape_and_dtype(dtype, shape):
     back.resize_(2)  # an ordinary tensor, which owns its memory
 
 
+def test_a_row_of_nothing_travels():
+    torch = pytest.importorskip("torch", reason="tensors need torch")
+    assert carried(torch.zeros(1, 0)[0]).shape == (0,)
+
+
 def test_a_row_travels_without_its_whole_tensor():
     torch = pytest.importorskip("torch", reason="tensors need torch")
     row = torch.zeros(1000, 1000)[3]

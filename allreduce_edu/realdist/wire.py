@@ -124,15 +124,23 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return marshal.loads, (marshal.dumps(obj),)
         torch = sys.modules.get("torch")
         if torch is not None and type(obj) is torch.Tensor and _is_plain(obj, torch):
-            flat = obj.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            raw = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
-            return _tensor, (raw, str(obj.dtype), tuple(obj.shape), obj.requires_grad)
+            return _tensor, (_raw(obj), str(obj.dtype), tuple(obj.shape), obj.requires_grad)
         return super().reducer_override(obj)
 
 
 def _is_plain(tensor: Any, torch: Any) -> bool:
     plain = tensor.layout is torch.strided and not tensor.is_quantized
     return plain and tensor.device.type in ("cpu", "cuda")
+
+
+def _raw(tensor: Any) -> pickle.PickleBuffer:
+    """Return the bytes of a tensor's elements."""
+    import torch
+
+    if not tensor.numel():  # no view of nothing, should its strides be odd
+        return pickle.PickleBuffer(b"")
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    return pickle.PickleBuffer(flat.view(torch.uint8).numpy())
 
 
 def _tensor(raw: bytearray, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
