@@ -1,0 +1,125 @@
+"""Ranks that are forked from a process which has imported torch already (Linux)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from itertools import chain
+
+from allreduce_edu.realdist.group import PATIENCE, ROOT, Group, for_python
+
+
+class Forked(Group):
+    """Ranks forked by the zygote, under a keeper that outlives this kernel: see `zygote`."""
+
+    _keeper: int | None = None
+    _news = b""
+    _over = False
+
+    def _launch(
+        self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
+    ) -> None:
+        self._left = set(range(self.ranks))
+        _Zygote.of_this_kernel().fork(self.folder, [link, *chain.from_iterable(ends)])
+
+    def deaths(self) -> list[tuple[int, int | None]]:
+        """Return (rank, exit code) of ranks that died since the last look; None: not known."""
+        self._listen()
+        dead: list[tuple[int, int | None]] = []
+        *lines, self._news = self._news.split(b"\n")
+        for news in map(json.loads, lines):
+            self._keeper = news.get("keeper", self._keeper)
+            self.problem = news.get("problem", self.problem)
+            if "rank" in news:
+                dead.append((news["rank"], news["code"]))
+        self._left -= {rank for rank, _ in dead}
+        if self._over:
+            dead += [(rank, None) for rank in sorted(self._left)]
+            self._left.clear()
+        return dead
+
+    def _listen(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while not self._over:
+                news = self.link.recv(4096)
+                self._over = not news
+                self._news += news
+
+    def ask_where(self) -> None:
+        """Ask each rank, through its keeper, to write down its stack."""
+        with contextlib.suppress(OSError):
+            self.link.send(b"?")
+
+    def _end(self) -> None:
+        with contextlib.suppress(OSError):
+            self.link.shutdown(socket.SHUT_WR)
+        self.deaths()
+        # Before its first word the keeper does not exist: it will find the link closed, and end.
+        end = time.monotonic() + PATIENCE
+        while self._keeper and not self._over and time.monotonic() < end:
+            select.select([self.link], [], [], 0.1)
+            self.deaths()
+        if self._keeper and not self._over:  # somebody stopped it: its ranks die with it
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._keeper, signal.SIGKILL)
+
+
+class _Zygote:
+    """The kernel's end of the process that forks the ranks: one per kernel, from first use on."""
+
+    _current: _Zygote | None = None
+
+    def __init__(self) -> None:
+        self.kernel = os.getpid()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Importing torch._dynamo makes the folder of its cache: let that be one which is there.
+        no_folder = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir()}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "allreduce_edu.realdist.zygote", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=for_python() | no_folder,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # the stop button signals the kernel's process group
+            )
+        weakref.finalize(self, _dismiss, self.process, self.control, self.kernel)
+
+    def __repr__(self) -> str:
+        return "the process that forks the ranks"
+
+    @classmethod
+    def of_this_kernel(cls) -> _Zygote:
+        """Return the zygote of this process, a new one if there is none alive."""
+        current = cls._current
+        if current is None or current.kernel != os.getpid() or current.process.poll() is not None:
+            current = cls._current = cls()
+        return current
+
+    def fork(self, folder: str, sockets: Sequence[socket.socket]) -> None:
+        """Ask for a group; the sockets go to its keeper and its ranks."""
+        request = json.dumps({"folder": folder}).encode()
+        socket.send_fds(self.control, [request], [each.fileno() for each in sockets])
+
+
+def _dismiss(process: subprocess.Popen[bytes], control: socket.socket, kernel: int) -> None:
+    if os.getpid() != kernel:
+        return
+    control.close()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,108 @@
+"""A group: the processes of one set of ranks, and all that has to go when they go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import allreduce_edu
+
+ROOT = str(Path(allreduce_edu.__file__).parents[1])
+PATIENCE = 5.0  # seconds for killed processes to be gone
+_PREFIX = "allreduce_edu-"  # of the temporary folder
+_STRIPPED = ("MASTER_", "LOCAL_", "TORCHELASTIC_", "GROUP_RANK", "ROLE_", "RANK", "WORLD_SIZE")
+
+
+class Group(ABC):
+    """Processes that wait for messages: ``calls[r]`` leads to rank r, ``outputs[r]`` from it.
+
+    All its processes end when `link` closes, which happens at the latest when this process dies.
+    """
+
+    tick = 1.0  # seconds after which one who waits should look at `deaths` again
+    slack: float | None = None  # seconds after a deadline at which a rank ends itself
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        self.kernel = os.getpid()
+        self.problem = ""  # why the processes could not start
+        self.sources: dict[str, object] = {}  # what the ranks have of this kernel's cells
+        self.threads: list[int] = []  # each rank's main thread, as faulthandler names it
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
+            self.folder = tempfile.mkdtemp(prefix=_PREFIX)
+            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            pairs = [_pair(undo, always) for _ in range(2 * ranks + 1)]
+            (self.link, *ours), (link, *theirs) = zip(*pairs, strict=True)
+            self.calls, self.outputs = ours[::2], ours[1::2]
+            undo.callback(self._end)
+            self._launch(link, list(zip(theirs[::2], theirs[1::2], strict=True)))
+            self._undo = undo.pop_all()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} group of {self.ranks} ranks"
+
+    @abstractmethod
+    def _launch(
+        self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
+    ) -> None:
+        """Start the processes: each gets the other end of `link`, and rank r of its two sockets."""
+
+    @abstractmethod
+    def deaths(self) -> list[tuple[int, int | None]]:
+        """Return (rank, exit code) of ranks that died since the last look; None: not known."""
+
+    @abstractmethod
+    def ask_where(self) -> None:
+        """Ask each rank to write its stack to its file, which it does even in C and without GIL."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Kill all processes and wait until they are gone; may be called before any has started."""
+
+    def where(self, rank: int) -> str:
+        """Return what `rank` has written about its stack so far."""
+        with contextlib.suppress(OSError):
+            return Path(self.folder, f"where.{rank}").read_text("utf-8", "replace")
+        return ""
+
+    def kill(self) -> None:
+        """End the group; returns when no process and no file of it is left."""
+        if os.getpid() == self.kernel:  # a forked copy of the kernel owns nothing here
+            self._undo.close()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a rank: this one, without what another launcher left in it."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_STRIPPED)}
+    kept.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    loopback = _loopback()
+    if loopback:
+        kept["GLOO_SOCKET_IFNAME"] = loopback
+    one = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return kept | dict.fromkeys(one, "1")
+
+
+def for_python() -> dict[str, str]:
+    """Return the environment in which to start an interpreter that imports what this one can."""
+    return environment() | {"PYTHONPATH": os.pathsep.join([ROOT, *filter(None, sys.path)])}
+
+
+def _loopback() -> str:
+    """Return the name of the loopback interface: gloo shall listen there and nowhere else."""
+    names = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
+    return next((name for name in names if name in ("lo", "lo0")), "")
+
+
+def _pair(undo: contextlib.ExitStack, always: contextlib.ExitStack) -> tuple[socket.socket, ...]:
+    ours, theirs = socket.socketpair()
+    undo.callback(ours.close)
+    always.callback(theirs.close)
+    ours.setblocking(False)
+    return ours, theirs

@@ -1,0 +1,179 @@
+"""One rank: a process that takes calls from the kernel, runs them and answers."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import faulthandler
+import io
+import json
+import linecache
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+
+from allreduce_edu.realdist import frames, wire
+
+dist: Any = torch.distributed  # Any, because its stubs hide half of what it exports
+# The kernel keeps the deadlines. torch's own must never be first: it is no deadline (connecting has
+# been seen to wait five times as long), and what it says names no rank.
+_NEVER = dt.timedelta(days=1)
+
+
+def main(calls: socket.socket, output: socket.socket, folder: str) -> None:
+    """Take over this process as a rank: first the plan, then one call after the other."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop button is the kernel's business
+    for sock in (calls, output):
+        sock.setblocking(True)
+    _redirect(output)
+    with contextlib.suppress(EOFError, ConnectionError):
+        plan, *_ = wire.to_end(wire.receive(calls))
+        wire.to_end(wire.send(calls, join(json.loads(plan), Path(folder))))
+        while True:
+            message = wire.to_end(wire.receive(calls))
+            wire.to_end(wire.send(calls, answer(message)))
+    os._exit(0)
+
+
+def _redirect(output: socket.socket) -> None:
+    """Send all that this process prints to `output`, unbuffered, so that a crash loses no text."""
+    if sys.platform == "win32":  # a socket is no file descriptor there: text of C code is lost
+        raw: io.RawIOBase = output.makefile("wb", buffering=0)
+    else:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        output.close()
+        raw = io.FileIO(1, "w", closefd=False)
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="replace", write_through=True)
+    sys.stdout = sys.stderr = text
+
+
+def join(plan: dict[str, Any], folder: Path) -> list[memoryview]:
+    """Become the rank that the plan describes and meet the others; returns the answer to it."""
+    rank, size = plan["rank"], plan["ranks"]
+    try:
+        _settle(plan, (folder / f"where.{rank}").open("wb"))
+        store = dist.FileStore(str(folder / "store"), size)
+        if plan["backend"] == "nccl":
+            torch.cuda.set_device(rank)
+        dist.init_process_group(
+            plan["backend"], store=store, rank=rank, world_size=size, timeout=_NEVER
+        )
+    except Exception as error:  # noqa: BLE001 - told to the kernel
+        return [_raised(error)]
+    return [wire.header(kind="returned", thread=threading.get_ident()), *wire.dumps(None)]
+
+
+def _settle(plan: dict[str, Any], where: Any) -> None:
+    """Take the kernel's environment, folder and search path; one thread, random state by rank."""
+    faulthandler.enable(where)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, where)
+    os.environ.clear()
+    os.environ.update(plan["environment"])
+    with contextlib.suppress(OSError):
+        os.chdir(plan["folder"])
+    sys.path[:] = plan["path"]
+    sys.argv = [""]
+    torch.set_num_threads(1)
+    dist.set_debug_level_from_env()
+    random.seed(plan["rank"])
+    np.random.seed(plan["rank"])  # noqa: NPY002 - learners use the old interface too
+    torch.manual_seed(plan["rank"])
+
+
+def answer(message: list[bytearray]) -> list[memoryview]:
+    """Run one call and return its answer; whatever the call raises is an answer too."""
+    head, *call = message
+    request = json.loads(head)
+    try:
+        _learn(request["sources"])
+        if request["limit"]:  # in C: ends this process even when the learner's code holds the GIL
+            faulthandler.dump_traceback_later(request["limit"], exit=True)
+        function, arguments = _unpack(call)
+        return [wire.header(kind="returned"), *_pack(function(*arguments))]
+    except BaseException as error:  # noqa: BLE001 - sys.exit() of a learner ends the call only
+        return [_raised(error)]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+
+
+def _unpack(call: list[bytearray]) -> tuple[Callable[..., object], tuple[object, ...]]:
+    try:
+        return wire.loads(call)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise ImportError(f"the call cannot be read on this rank: {_words(error)}") from error
+
+
+def _pack(value: object) -> list[memoryview]:
+    try:
+        return wire.dumps(value)
+    except Exception as error:
+        kind = type(value).__name__
+        raise TypeError(
+            f"the result cannot travel to the notebook: {kind}: {_words(error)}"
+        ) from error
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _learn(sources: dict[str, str]) -> None:
+    """Keep the text of notebook cells, so that tracebacks here show the learner's lines."""
+    for name, text in sources.items():
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _raised(error: BaseException) -> memoryview:
+    """Return the header that tells the kernel of an exception: text only, nothing to unpickle."""
+    return wire.header(
+        kind="raised",
+        error=type(error).__name__,
+        text=str(error),
+        frames=frames.of_exception(error.__traceback__),
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def spawned() -> None:
+    """Start as a process of its own, where forking is no way: macOS, Windows (not tested there)."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    folder, *handles = sys.argv[1:]
+    calls, output, life = _sockets(handles)
+    threading.Thread(target=_end_with, args=(life, folder), daemon=True).start()
+    main(calls, output, folder)
+
+
+def _sockets(handles: list[str]) -> list[socket.socket]:
+    if sys.platform == "win32":  # descriptors are not inherited there, but sockets can be shared
+        return [socket.fromshare(bytes.fromhex(line)) for line in sys.stdin.read().split()]
+    return [socket.socket(fileno=int(handle)) for handle in handles]
+
+
+def _end_with(life: socket.socket, folder: str) -> None:
+    """End this process when the kernel closes `life` or dies."""
+    with contextlib.suppress(OSError):
+        life.recv(1)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    spawned()

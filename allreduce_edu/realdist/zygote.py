@@ -1,0 +1,194 @@
+"""The process that imports torch once and then forks every rank of this kernel (Linux).
+
+Run by the kernel as ``python -m allreduce_edu.realdist.zygote FD``. It never runs an operation of
+torch, so it has one thread and forking it is safe. For each group it forks a keeper, and the keeper
+forks the ranks:
+
+    kernel --control--> zygote --forks--> keeper --forks--> ranks
+    kernel ---link----------------------> keeper
+
+A group lives as long as the kernel holds its end of the link. When that closes, because the pool
+was closed or because the kernel died, however it died, the keeper kills the ranks with SIGKILL,
+which also ends one that holds the GIL in C. A rank whose keeper dies is killed by the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+
+_PATIENCE = 1.0  # seconds between two looks at whether the parent is still there
+_PR_SET_PDEATHSIG = 1
+# The constructor of DDP imports torch._dynamo: 1.4 s and 80 MB that the ranks share this way.
+_PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "allreduce_edu.realdist.worker")
+
+
+def main() -> None:
+    """Serve the kernel until it closes the control socket or dies."""
+    sys.modules["__main__"] = types.ModuleType("__main__")  # what a notebook calls __main__
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the keepers
+    control = socket.socket(fileno=int(sys.argv[1]))
+    kernel = os.getppid()
+    problem = preload()
+    while os.getppid() == kernel:
+        if select.select([control], [], [], _PATIENCE)[0]:
+            request, fds, _, _ = socket.recv_fds(control, 4096, 253)
+            if not request:
+                break
+            problem = problem and preload()  # what was missing may be installed by now
+            serve(control, json.loads(request), fds, problem)
+    with contextlib.suppress(ChildProcessError):
+        while True:  # each keeper sees that its kernel is gone, cleans up and ends
+            os.wait()
+
+
+def preload() -> str:
+    """Import what every rank needs; returns what went wrong, or ''."""
+    gc.disable()  # nothing to collect in imports, and the ranks share untouched pages
+    try:
+        for name in _PRELOAD:
+            importlib.import_module(name)
+    except Exception as error:  # noqa: BLE001 - told to the kernel
+        return f"{type(error).__name__}: {error}"
+    gc.freeze()
+    gc.enable()
+    return ""
+
+
+def serve(control: socket.socket, request: dict[str, str], fds: list[int], problem: str) -> None:
+    """Fork a keeper for the group whose link and rank sockets came with the request."""
+    link, *ends = [socket.socket(fileno=fd) for fd in fds]
+    try:
+        if not problem and os.fork() == 0:
+            control.close()
+            keep(link, list(zip(ends[::2], ends[1::2], strict=True)), request["folder"])
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        _tell(link, problem=problem)
+    for end in (link, *ends):
+        end.close()
+
+
+def keep(link: socket.socket, ends: list[tuple[socket.socket, socket.socket]], folder: str) -> None:
+    """Start one group, report its deaths, end it when the kernel lets go. Never returns."""
+    pids: dict[int, int] = {}
+    try:
+        wake = _wake_on_death()
+        _tell(link, keeper=os.getpid())
+        for rank in range(len(ends)):
+            pids[_fork_rank(rank, ends, folder, (link, wake))] = rank
+        for pair in ends:
+            for end in pair:
+                end.close()
+        _watch(link, wake, pids)
+    except OSError as error:
+        _tell(link, problem=str(error))
+    finally:
+        for pid in pids:
+            _kill(pid)
+        for _ in _deaths(pids, os.WEXITED):
+            pass
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(0)
+
+
+def _watch(link: socket.socket, wake: socket.socket, pids: dict[int, int]) -> None:
+    """Return when all ranks are dead or the group is to end."""
+    zygote = os.getppid()
+    while pids and os.getppid() == zygote:
+        ready = select.select([link, wake], [], [], _PATIENCE)[0]
+        if link in ready:
+            if not link.recv(1):
+                return
+            for pid in pids:  # the kernel asks where the ranks are: faulthandler answers
+                os.kill(pid, signal.SIGUSR1)
+        if wake in ready:
+            wake.recv(4096)
+        for rank, code in _deaths(pids, os.WEXITED | os.WNOHANG):
+            _tell(link, rank=rank, code=code)
+
+
+def _deaths(pids: dict[int, int], options: int) -> Iterator[tuple[int, int]]:
+    """Reap dead ranks, and first kill what they left running in their process groups.
+
+    In this order, because until a process is reaped its number belongs to nobody else.
+    """
+    while pids:
+        found = os.waitid(os.P_ALL, 0, options | os.WNOWAIT)
+        if found is None:
+            return
+        _kill(found.si_pid)
+        _, status = os.waitpid(found.si_pid, 0)
+        yield pids.pop(found.si_pid), os.waitstatus_to_exitcode(status)
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.kill, os.killpg):  # a rank that was just forked leads no process group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _fork_rank(
+    rank: int,
+    ends: list[tuple[socket.socket, socket.socket]],
+    folder: str,
+    keepers: tuple[socket.socket, ...],
+) -> int:
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        from allreduce_edu.realdist import worker
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        _die_with(keeper)
+        for each in (*keepers, *(end for i, pair in enumerate(ends) if i != rank for end in pair)):
+            each.close()
+        worker.main(*ends[rank], folder)
+    except BaseException:  # noqa: BLE001 - nothing of this process may run on in the keeper's code
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _die_with(parent: int) -> None:
+    """Ask the system to kill this process when its parent dies; the parent has one thread."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _wake_on_death() -> socket.socket:
+    """Return a socket that becomes readable when a child dies."""
+    wake, write = socket.socketpair()
+    wake.setblocking(False)
+    write.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
+    return wake
+
+
+def _tell(link: socket.socket, **news: object) -> None:
+    with contextlib.suppress(OSError):  # the kernel may be gone: the next look at the link says so
+        link.sendall(json.dumps(news).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
