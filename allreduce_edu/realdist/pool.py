@@ -1,0 +1,299 @@
+"""A pool of real ranks: functions run on N processes inside torch.distributed, never in the kernel.
+
+A blocked call of torch.distributed cannot be interrupted and may abort its process. Here that
+happens to a rank, which the kernel can always kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import linecache
+import math
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from allreduce_edu.engine import check
+from allreduce_edu.engine.schedule import Schedule
+from allreduce_edu.realdist import report, wire
+from allreduce_edu.realdist.backend import choose
+from allreduce_edu.realdist.call import Call
+from allreduce_edu.realdist.forked import Forked
+from allreduce_edu.realdist.group import Group, environment
+from allreduce_edu.realdist.interrupts import Interrupts
+from allreduce_edu.realdist.play import play
+from allreduce_edu.realdist.report import RankError
+from allreduce_edu.realdist.spawned import Spawned
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MOST_RANKS", "PerRank", "Pool", "RankError"]
+
+MOST_RANKS = 16
+_START = 120.0  # seconds: importing torch on a busy machine with a cold disk
+
+
+class PerRank:
+    """An argument of which each rank gets its own: ``PerRank([a, b])`` gives a to rank 0."""
+
+    def __init__(self, values: Sequence[object]) -> None:
+        self.values = list(values)
+
+    def __repr__(self) -> str:
+        return f"PerRank of {len(self.values)} values"
+
+
+class Pool:
+    """`ranks` processes that run functions together, inside an initialised torch.distributed.
+
+    The processes start with the first call. After a failure or an interrupt they are all killed,
+    and the next call starts fresh ones. `close`, the end of the ``with`` block and the end of the
+    notebook's kernel, however it comes, leave none behind.
+
+    Parameters
+    ----------
+    ranks : int
+        1 to 16.
+    backend : {"gloo", "nccl"}, optional
+        Default: NCCL if there is a GPU for every rank, else gloo; `why` says which and why.
+    timeout : float
+        Seconds that a call may take before its ranks are killed.
+
+    Examples
+    --------
+    >>> import torch.distributed as dist
+    >>> with Pool(2, backend="gloo") as pool:
+    ...     pool.run(lambda: dist.get_rank())
+    [0, 1]
+    """
+
+    # Forking takes 0.1 s and shares memory, but is only known to be safe on Linux.
+    _processes: type[Group] = Forked if sys.platform == "linux" else Spawned
+
+    def __init__(self, ranks: int, backend: str | None = None, timeout: float = 60.0) -> None:
+        self.ranks = check.integer("ranks", ranks, 1, MOST_RANKS)
+        self.timeout = _seconds(timeout)
+        if importlib.util.find_spec("torch") is None:
+            raise ModuleNotFoundError("real ranks need torch, and it is not installed here")
+        self.backend, self.why = choose(self.ranks, backend)
+        self._group: Group | None = None
+        self._kill: Callable[[], object] = lambda: None
+        self._busy = threading.Lock()
+        self._lost = self._closed = False
+
+    def __repr__(self) -> str:
+        name = "NCCL" if self.backend == "nccl" else self.backend
+        ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        return f"Pool of {ranks}, {name}, {self._state()}"
+
+    def _state(self) -> str:
+        if self._closed:
+            return "closed"
+        if self._busy.locked():
+            return "running"
+        if self._group is not None:
+            return "ready"
+        return "stopped" if self._lost else "not started"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Pool stays in the notebook")
+
+    def run(self, fn: Callable[..., Any], *args: object, timeout: float | None = None) -> list[Any]:
+        """Call ``fn(*args)`` on every rank and return the results in rank order.
+
+        Functions of a notebook travel with what they use. Arrays and tensors arrive as copies,
+        tensors contiguous and on the CPU. What the ranks print appears here, rank after rank.
+
+        Parameters
+        ----------
+        fn : callable
+            Runs in each process; ``torch.distributed`` is ready there.
+        *args : object
+            The same for every rank, except those wrapped in `PerRank`.
+        timeout : float, optional
+            Seconds for this call; the default is the pool's.
+
+        Raises
+        ------
+        RankError
+            A rank raised, died, or did not end in time; says which, and at which line.
+        """
+        seconds = self.timeout if timeout is None else _seconds(timeout)
+        payloads = _pack(fn, args, self.ranks)
+        with self._turn(), Interrupts() as interrupts:
+            try:
+                ranks = self._ready(interrupts)
+                limit = ranks.slack and seconds + ranks.slack
+                head = wire.header(sources=_news(ranks), limit=limit)
+                answers = Call(ranks, [[head, *each] for each in payloads]).wait(
+                    seconds, interrupts
+                )
+                return [_unpack(rank, answer) for rank, answer in enumerate(answers)]
+            except BaseException:
+                self._discard()
+                raise
+
+    def play(
+        self,
+        schedule: Schedule,
+        x: Any,
+        op: str = "sum",
+        *,
+        count: bool = False,
+        timeout: float | None = None,
+    ) -> Any:
+        """Play a schedule on these ranks, by messages between them: `engine.execute.run` for real.
+
+        The result is equal to that of ``run(schedule, x, op)`` bit for bit, and of the same type.
+
+        Parameters
+        ----------
+        schedule : Schedule
+        x : array [ranks, ...], or a sequence with one array per rank
+        op : "sum", "avg", "max", "min" or "prod"
+        count : bool
+            Also return the bytes that each rank sent, array[ranks], counted as they were sent.
+        timeout : float, optional
+            As in `run`.
+        """
+        result, sent = play(self, schedule, x, op, timeout)
+        return (result, sent) if count else result
+
+    def close(self) -> None:
+        """End the ranks; a closed pool runs nothing more. Closing twice does no harm."""
+        self._closed = True
+        with Interrupts():
+            self._discard()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let one call run at a time: two on one group would mix their messages."""
+        if self._closed:
+            raise RuntimeError("this pool is closed; make a new one with Pool(ranks)")
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("this pool is busy with another call; wait for it or stop it")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _ready(self, interrupts: Interrupts) -> Group:
+        """Return a group of live ranks that have met, a new one if need be."""
+        if self._group is not None and self._group.deaths():
+            self._discard()
+        if self._group is None:
+            self._start(interrupts)
+            if self._lost:
+                print("The ranks were started afresh: what they held in memory is lost.")
+                self._lost = False
+        assert self._group is not None
+        return self._group
+
+    def _start(self, interrupts: Interrupts) -> None:
+        try:
+            self._group = self._processes(self.ranks)
+        except OSError as error:
+            raise RankError(f"the ranks could not be started: {error.strerror or error}") from None
+        self._kill = weakref.finalize(self, self._group.kill)
+        try:
+            answers = Call(self._group, self._plans()).wait(_START, interrupts)
+        except RankError as error:
+            why = self._group.problem or str(error)
+            raise RankError(f"the ranks could not be started: {why}", error.fates) from None
+        self._group.threads = [wire.header_of(answer)["thread"] for answer in answers]
+
+    def _plans(self) -> list[list[memoryview]]:
+        here = os.getcwd()  # noqa: PTH109 - as text, for the ranks
+        shared = {
+            "ranks": self.ranks,
+            "backend": self.backend,
+            "environment": environment(),
+            "folder": here,
+            "path": [each or here for each in sys.path],
+        }
+        return [[wire.header(rank=rank, **shared)] for rank in range(self.ranks)]
+
+    def _discard(self) -> None:
+        """End the group, if there is one."""
+        self._lost = self._lost or self._group is not None
+        self._kill()
+        self._group = None
+
+
+def _seconds(timeout: float) -> float:
+    allowed = "timeout must be a positive number of seconds"
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"{allowed}, got {timeout!r} ({type(timeout).__name__})")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"{allowed}, got {timeout!r}")
+    return float(timeout)
+
+
+def _pack(fn: Callable[..., Any], args: Sequence[object], ranks: int) -> list[list[memoryview]]:
+    """Return each rank's pickled call; ranks with equal arguments share one."""
+    if not callable(fn):
+        raise TypeError(f"fn must be callable, got {fn!r} ({type(fn).__name__})")
+    own = [arg for arg in args if isinstance(arg, PerRank)]
+    for arg in own:
+        if len(arg.values) != ranks:
+            raise ValueError(
+                f"PerRank must hold one value for each of {ranks} ranks, got {len(arg.values)}"
+            )
+    if not own:
+        return [_dumps(fn, args)] * ranks
+    return [_dumps(fn, [_of_rank(arg, rank) for arg in args]) for rank in range(ranks)]
+
+
+def _of_rank(arg: object, rank: int) -> object:
+    return arg.values[rank] if isinstance(arg, PerRank) else arg
+
+
+def _dumps(fn: Callable[..., Any], args: Sequence[object]) -> list[memoryview]:
+    try:
+        return wire.dumps((fn, tuple(args)))
+    except Exception as error:  # noqa: BLE001 - pickling runs code of any kind of object
+        what = _culprit(fn, args)
+        raise TypeError(f"{what} cannot travel to the ranks: {report.clean(str(error))}") from None
+
+
+def _culprit(fn: Callable[..., Any], args: Sequence[object]) -> str:
+    for number, arg in enumerate(args, 1):
+        try:
+            wire.dumps(arg)
+        except Exception:  # noqa: BLE001
+            return f"argument {number} ({type(arg).__name__})"
+    return f"{getattr(fn, '__name__', 'fn')}, or something that it uses,"
+
+
+def _unpack(rank: int, answer: Sequence[bytearray]) -> Any:
+    try:
+        return wire.loads(answer[1:])
+    except Exception as error:
+        raise RankError(f"the result of rank {rank} cannot be read here: {error}") from error
+
+
+def _news(ranks: Group) -> dict[str, str]:
+    """Return source text that is in no file, as that of cells, and that the ranks lack."""
+    news = {}
+    for name, entry in list(linecache.cache.items()):
+        if len(entry) > 2 and ranks.sources.get(name) is not entry and not os.path.exists(name):  # noqa: PTH110
+            ranks.sources[name] = entry
+            news[name] = "".join(entry[2])
+    return news
