@@ -205,7 +205,7 @@ def test_text_is_escaped_and_backticks_are_code():
 def test_an_output_holds_widget_html_and_one_plain_line():
     data, _ = ask()._repr_mimebundle_()
     assert set(data) == {"application/vnd.jupyter.widget-view+json", "text/html", "text/plain"}
-    assert data["text/plain"] == f"Predict: {QUESTION} (6, 3 or 1) Answer: 3."
+    assert data["text/plain"] == f"Predict: {QUESTION} (6; 3; 1) Answer: 3."
     assert repr(ask_number()) == "Predict: How long? Answer: 39.2 s."
 
 

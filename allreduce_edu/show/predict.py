@@ -47,7 +47,7 @@ class Predict(anywidget.AnyWidget):
     ...     3: "Each round adds one share, and three were missing.",
     ...     6: "After 6 rounds every rank holds everything.",
     ... }, answer=3)
-    Predict: After how many rounds is any chunk complete? (3 or 6) Answer: 3.
+    Predict: After how many rounds is any chunk complete? (3; 6) Answer: 3.
     """
 
     _esm = STATIC / "predict.js"
@@ -176,7 +176,7 @@ class Predict(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         names = [verdict["about"] for verdict in self.verdicts]
-        offers = f" ({', '.join(names[:-1])} or {names[-1]})" if self.kind == "choice" else ""
+        offers = f" ({'; '.join(names)})" if self.kind == "choice" else ""
         return f"Predict: {self.question}{offers} Answer: {self.with_unit(self.answer)}."
 
 
