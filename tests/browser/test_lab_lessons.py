@@ -1,0 +1,113 @@
+"""Notebooks 00 and 03 as a learner uses them: step by keyboard, choose, solve an exercise."""
+
+from __future__ import annotations
+
+import pytest
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+expect = api.expect
+
+ACTIVE_CELL = "() => window.jupyterapp.shell.currentWidget.content.activeCellIndex"
+SLEEP = """() => {
+  const session = window.jupyterapp.shell.currentWidget.sessionContext.session;
+  const cell = session.kernel.requestExecute({ code: "import time; time.sleep(30)" });
+  window.asleep = true;
+  cell.done.finally(() => { window.asleep = false; });
+}"""
+WRITE = """(source) => {
+  const cells = [...window.jupyterapp.shell.currentWidget.content.widgets];
+  const cell = cells.find((c) => c.model.sharedModel.getSource().includes("def my_ring"));
+  cell.model.sharedModel.setSource(source);
+}"""
+RING = """from allreduce_edu.lessons.checks import Step
+
+
+def my_ring(n):
+    r = np.arange(n)
+    for k in range(n - 1):
+        yield Step(send=(r - k) % n, into=(r - k - 1) % n, add=True)
+    for k in range(n - 1):
+        yield Step(send=(r + 1 - k) % n, into=(r - k) % n, add=False)
+
+
+checks.my_ring(my_ring)
+"""
+
+
+def test_00_steps_by_keyboard_takes_choices_and_plays_without_the_kernel(open_notebook):
+    notebook = open_notebook("notebooks/00_start_here.ipynb")
+    notebook.run_all()
+    widget = notebook.page.locator(".ar-player").first
+    steps_by_keyboard(notebook, widget)
+    numbers_are_choices(widget)
+    plays_while_the_kernel_is_busy(notebook, widget)
+
+
+def test_03_steps_by_keyboard_shows_a_mistake_and_judges_a_ring(open_notebook):
+    notebook = open_notebook("notebooks/03_step_through_the_ring.ipynb")
+    notebook.run_all()
+    steps_by_keyboard(notebook, notebook.page.locator(".ar-player").nth(1))
+    shows_where_it_goes_wrong(notebook)
+    judges_a_ring(notebook)
+
+
+def said(widget):
+    return widget.locator(".ar-say")
+
+
+def press(widget, key):
+    widget.locator(".ar-stage").press(key)
+
+
+def steps_by_keyboard(notebook, widget):
+    picture = widget.locator(".ar-stage > svg")
+    widget.scroll_into_view_if_needed()
+    widget.locator(".ar-stage").focus()
+    cell, start = notebook.page.evaluate(ACTIVE_CELL), picture.inner_html()
+    press(widget, "ArrowRight")
+    expect(said(widget)).to_contain_text("Round 1 of 6, adding")
+    assert picture.inner_html() != start
+    press(widget, "End")
+    expect(said(widget)).to_contain_text("16 of 16 cells are complete")
+    press(widget, "ArrowLeft")
+    expect(said(widget)).to_contain_text("Round 5 of 6, copying")
+    press(widget, "Home")
+    expect(said(widget)).to_contain_text("Start")
+    press(widget, "Space")
+    expect(said(widget)).to_contain_text("Round 1 of 6")
+    assert notebook.page.evaluate(ACTIVE_CELL) == cell, "the arrow keys moved the notebook"
+
+
+def numbers_are_choices(widget):
+    for ranks in ("2", "16", "5"):
+        widget.get_by_label("Ranks").select_option(ranks)
+        expect(widget.locator(".ar-meta")).to_contain_text(f"{ranks} ranks", timeout=10_000)
+    widget.get_by_label("Chunks per block").select_option("3")
+    expect(widget.locator(".ar-meta")).to_contain_text("15 chunks", timeout=10_000)
+    expect(widget.locator(".ar-where")).to_have_text("0 / 8")
+
+
+def plays_while_the_kernel_is_busy(notebook, widget):
+    """The kernel's status says little here: comms have a subshell that is idle all the while."""
+    notebook.page.evaluate(SLEEP)
+    widget.get_by_role("button", name="Play").click()
+    expect(said(widget)).to_contain_text("Round 2 of 8", timeout=10_000)
+    assert notebook.page.evaluate("() => window.asleep"), "the kernel woke before the second round"
+
+
+def shows_where_it_goes_wrong(notebook):
+    widget = notebook.page.locator(".ar-player", has_text="a ring that always adds")
+    for _ in range(3):
+        press(widget, "ArrowRight")
+    expect(widget.locator(".ar-faults li")).to_have_count(0)
+    press(widget, "ArrowRight")
+    expect(widget.locator(".ar-faults li").first).to_contain_text("holds rank 0's share twice")
+
+
+def judges_a_ring(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="def my_ring(n)")
+    expect(exercise).to_contain_text("Not yet: With 4 ranks: fill in `send`")
+    notebook.page.evaluate(WRITE, RING)
+    exercise.locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    expect(exercise).to_contain_text("Right: every share once and in its place", timeout=20_000)
