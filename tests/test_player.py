@@ -147,9 +147,9 @@ def test_a_trait_refuses_what_there_is_not(name, value):
 
 def test_the_twin_stands_beside_the_widget_and_says_the_same_each_time():
     first, again = (Player(ring(4))._repr_mimebundle_()[0] for _ in range(2))
-    assert first.keys() == {"text/plain", "image/svg+xml", WIDGET}
+    assert first.keys() == {"text/plain", "text/html", WIDGET}
     assert first["text/plain"] == "Player: ring all-reduce, 4 ranks, 4 chunks, 6 rounds, at round 0"
-    assert first["image/svg+xml"] == again["image/svg+xml"] == svg.strip(frames(ring(4)))
+    assert first["text/html"] == again["text/html"] == svg.image(svg.strip(frames(ring(4))))
 
 
 def test_the_twin_of_a_player_that_stands_at_a_round_shows_that_round():
@@ -157,6 +157,8 @@ def test_the_twin_of_a_player_that_stands_at_a_round_shows_that_round():
     assert shown.still() == svg.still(frames(ring(4)), 3, "board")
     title = ET.fromstring(shown.still()).find("{http://www.w3.org/2000/svg}title").text
     assert title == "ring all-reduce, after 3 of 6 rounds"
+    large = Player(ring(16), index=1, view="ring")  # there is no such view of so many
+    assert large.still() == svg.still(frames(ring(16)), 1)
 
 
 # ------------------------------------------------------------------------------- the page

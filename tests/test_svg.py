@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import xml.etree.ElementTree as ET
 from itertools import combinations, pairwise, product
@@ -246,6 +247,15 @@ def test_a_strip_shows_every_round_of_a_small_ring_and_the_telling_ones_of_a_lar
     assert len(root.findall(f"{SVG}g[@transform]")) == 7
     said = root.find(SVG + "desc").text
     assert all(step["say"] in said for step in frames(ring(4))["steps"])
+
+
+def test_an_image_holds_the_text_and_says_it_in_words():
+    shown = frames(ring(3).named('<ring> & "sum"'))
+    image = ET.fromstring(svg.image(svg.strip(shown)).replace(">", "/>"))
+    kind, data = image.get("src").split(",")
+    assert kind == "data:image/svg+xml;base64"
+    assert base64.b64decode(data).decode() == svg.strip(shown)
+    assert image.get("alt").startswith('<ring> & "sum". Start: 3 ranks, 3 chunks on each. Round 1')
 
 
 def test_markup_in_a_name_is_text():

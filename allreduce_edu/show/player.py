@@ -104,14 +104,19 @@ class Player(anywidget.AnyWidget):
         )
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the widget and its static twin; a front end shows the richest that it can."""
+        """Return the widget and its static twin; a front end shows the richest that it can.
+
+        The twin is an image in HTML, not bare SVG: that is what JupyterLab also shows of a
+        notebook that it does not trust yet, and only an image can carry words for the ear.
+        """
         data, metadata = super()._repr_mimebundle_(**kwargs) or ({"text/plain": repr(self)}, {})
-        return data | {"image/svg+xml": self.still()}, metadata
+        return data | {"text/html": svg.image(self.still())}, metadata
 
     def still(self) -> str:
         """Return the static twin as SVG text: a film strip, or one frame once past the start."""
-        at = self.index
-        return svg.still(self.frames, at, self.view or None) if at else svg.strip(self.frames)
+        if not self.index:
+            return svg.strip(self.frames)
+        return svg.still(self.frames, self.index, self.view if self.view in self.scenes else None)
 
     def page(self) -> str:
         """Return the player as a web page of its own, without controls that need a kernel."""

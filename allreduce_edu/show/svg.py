@@ -7,11 +7,14 @@ moving ring of the README.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import re
 import sys
 import textwrap
-from html import escape
+from collections.abc import Sequence
+from html import escape, unescape
 from typing import Any
 
 from allreduce_edu.show.draw import (
@@ -47,11 +50,11 @@ def still(frames: Frames, index: int = 0, view: str | None = None) -> str:
         body.append(say(14, 44 + 17 * k, line, look=look, font_size=12))
     inner = ground(scene) + cellwork(frames, scene, index, ident)
     inner += arrows(frames, scene, index, ident) + bars(scene, index) + key(scene, ident)
-    inner += say(14, scene["height"] + 6, f"Values: {frames['note']}.", look="soft", font_size=11)
+    inner += say(14, scene["height"] + 10, f"Values: {frames['note']}.", look="soft", font_size=11)
     shift = (width - scene["width"]) // 2
     body.append(tag("g", inner, transform=f"translate({shift:g} {top:g})"))
-    size = width, top + scene["height"] + 18
-    return _document("".join(body), ident, size, title, _spoken(step))
+    size = width, top + scene["height"] + 22
+    return _document("".join(body), ident, size, title, f"{title}. {_spoken(step)}")
 
 
 def strip(frames: Frames) -> str:
@@ -74,7 +77,16 @@ def strip(frames: Frames) -> str:
             keys: Keys = {"look": "wrong", "font_size": 11}
             inner += say(14, scene["bottom"] + 30, clip(fault, int(wide / 6)), **keys)
         body.append(tag("g", inner, id=f"{ident}-f{index}", transform=f"translate({x:g} {y:g})"))
-    return _document("".join(body), ident, size, frames["name"], story(frames))
+    says = f"{frames['name']}. {story(frames, shown)}"
+    return _document("".join(body), ident, size, frames["name"], says)
+
+
+def image(text: str) -> str:
+    """Return an SVG text as an HTML image that says in words what it shows."""
+    says = re.search("<desc[^>]*>(.*?)</desc>", text, re.DOTALL)
+    data = base64.b64encode(text.encode()).decode()
+    alt = escape(unescape(says[1])) if says else ""
+    return f'<img alt="{alt}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
 
 
 def telling(frames: Frames) -> list[int]:
@@ -86,9 +98,10 @@ def telling(frames: Frames) -> list[int]:
     return sorted({0, middle, last}) if frames["ranks"] <= 8 else [middle]
 
 
-def story(frames: Frames) -> str:
-    """Return all sentences in a row, for those who hear the picture."""
-    return " ".join([opening(frames), *(_spoken(step) for step in frames["steps"])])
+def story(frames: Frames, shown: Sequence[int]) -> str:
+    """Return the sentences of some frames in a row, for those who hear the picture."""
+    steps = frames["steps"]
+    return " ".join(_spoken(steps[k - 1]) if k else opening(frames) for k in shown)
 
 
 def _added(frames: Frames) -> int:
@@ -136,6 +149,7 @@ def _document(
         "viewBox": f"0 0 {width:g} {height:g}",
         "width": width,
         "height": height,
+        "style": "max-width:100%;height:auto",
         "role": "img",
         "aria_labelledby": f"{ident}-title {ident}-desc",
         "font_family": SANS,
@@ -167,7 +181,8 @@ def animation(frames: Frames, seconds: float = 1.8, rest: float = 2.0) -> str:
         parts += [clock.along(*chip, begins[k], lands[k]) for chip in chips(frames, scene, k)]
     inner = tag("g", "".join(parts), transform=f"translate(0 {top})")
     size = scene["width"], top + scene["height"]
-    return _document(inner, ident, size, frames["name"], story(frames), style=clock.style())
+    says = f"{frames['name']}. {story(frames, range(rounds + 1))}"
+    return _document(inner, ident, size, frames["name"], says, style=clock.style())
 
 
 class Clock:

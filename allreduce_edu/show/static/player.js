@@ -155,7 +155,7 @@ function picture(frames, scene) {
   const root = svg("svg", {
     viewBox: `0 0 ${scene.width} ${scene.height}`, role: "img", "aria-labelledby": `${id}-title`,
   });
-  root.style.maxWidth = `${1.35 * scene.width}px`;
+  root.style.maxWidth = `${1.2 * scene.width}px`;
   root.style.minWidth = `${Math.round(0.62 * scene.width)}px`;
   const layer = {};
   const work = svg("g");
