@@ -57,10 +57,10 @@ def _give_up(sentence: str) -> int:
     return 1
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(number: int, _: object) -> None:
     """End this program once, however often the key is pressed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -227,15 +227,18 @@ def clean(options: argparse.Namespace, _: list[str]) -> int:
 
 
 def call(command: list[str], environ: Mapping[str, str]) -> int:
-    """Run a command in the project's folder; on Ctrl-C, which it hears too, let it finish."""
+    """Run a command in the project's folder; interrupted, let it end well, but in time."""
     process = subprocess.Popen(command, cwd=ROOT, env=environ)
     try:
         return process.wait()
-    except KeyboardInterrupt:
-        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.wait(15)
-        process.kill()
-        process.wait()
+    except KeyboardInterrupt as by:
+        if os.name == "posix" and by.args != (signal.SIGINT,):  # Ctrl-C it has heard itself
+            process.send_signal(signal.SIGINT)
+        for harder in (process.terminate, process.kill, process.wait):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+                break
+            harder()
         raise
 
 
