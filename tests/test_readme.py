@@ -9,7 +9,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_first_example_prints_what_the_readme_says():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    said = re.search(r"```python.*?```\n\n((?:    .*\n)+)", README, re.DOTALL)[1]
+    said = re.search(r"```python.*?```\n\n((?:    [^\n]*\n)+)", README, re.DOTALL)[1]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, {})

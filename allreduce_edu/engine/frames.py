@@ -189,7 +189,6 @@ def _say(where: str, r: Round, done: npt.NDArray[np.bool_], meaning: npt.NDArray
     )
     moves = [f"rank {s} sends chunk {c} to rank {d}" for s, d, c, _ in _transfers(r)]
     listed = ", ".join(moves) if len(moves) <= _SAID else f"{len(moves)} transfers"
-    return (
-        f"{where}, {verb}: {listed}. "
-        f"{int((done & meaning).sum())} of {int(meaning.sum())} cells are complete."
-    )
+    complete = int((done & meaning).sum())
+    are = "is" if complete == 1 else "are"
+    return f"{where}, {verb}: {listed}. {complete} of {int(meaning.sum())} cells {are} complete."
