@@ -26,6 +26,7 @@ import torch.distributed as dist  # noqa: E402
 from leftovers import children, until  # noqa: E402
 
 from allreduce_edu.realdist import forked  # noqa: E402
+from allreduce_edu.realdist.forked import Forked  # noqa: E402
 from allreduce_edu.realdist.pool import PerRank, Pool, RankError  # noqa: E402
 from allreduce_edu.realdist.spawned import Spawned  # noqa: E402
 
@@ -47,6 +48,11 @@ def gone():
     until(lambda: not left(), "processes are left")
 
 
+def opened():
+    gc.collect()
+    return len(list(Path("/dev/fd").iterdir()))
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where a pool keeps its temporary files."""
@@ -57,10 +63,13 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def pool(folder):
     """A pool of N ranks, of which nothing may be left in the end."""
-    threads = threading.active_count()
+    if Pool._processes is Forked:
+        forked._Zygote.of_this_kernel()
+    threads, descriptors = threading.active_count(), opened()
     with Pool(N, backend="gloo") as pool:
         yield pool
     assert list(folder.iterdir()) == []
+    assert opened() == descriptors
     assert threading.active_count() == threads
     gone()
 
@@ -335,6 +344,23 @@ class TestFaults:
         assert pool.run(total) == [3.0] * N
         assert AFRESH in capsys.readouterr().out
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="there is no zygote")
+    def test_a_killed_zygote_is_replaced(self, pool):
+        pool.run(total)
+        zygote = forked._Zygote._current.process
+        zygote.kill()
+        zygote.wait()
+        gone()
+        assert pool.run(total) == [3.0] * N
+
+    def test_what_the_debug_level_of_torch_finds_is_told(self, pool, monkeypatch):
+        def mismatch():
+            dist.all_reduce(torch.ones(3 + dist.get_rank()))
+
+        monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+        with pytest.raises(RankError, match="Detected mismatch between collectives on ranks"):
+            pool.run(mismatch)
+
     def test_processes_that_a_rank_started_go_with_it(self, pool):
         def start():
             import subprocess
@@ -426,6 +452,27 @@ class TestLife:
         caller.join()
         assert pool.run(total) == [3.0] * N
 
+    def test_closing_ends_the_call_of_another_thread(self, pool):
+        pool.run(total)
+        caught = []
+
+        def call():
+            with pytest.raises(RankError) as error:
+                pool.run(time.sleep, 1000)
+            caught.append(str(error.value))
+
+        caller = threading.Thread(target=call)
+        caller.start()
+        until(pool._busy.locked, "the call did not begin")
+        pool.close()
+        caller.join(15)
+        assert caught[0].startswith("ranks 0, 1 and 2 were killed")
+        gone()
+
+    def test_a_copy_that_a_rank_forks_does_not_answer(self, pool):
+        assert pool.run(lambda: os.fork() and 7) == [7] * N
+        assert pool.run(total) == [3.0] * N
+
     def test_without_a_temporary_folder_it_says_so(self, pool, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("tempfile.tempdir", "/nowhere")
@@ -435,8 +482,7 @@ class TestLife:
 
     def test_without_free_descriptors_it_says_so(self, pool):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        used = len(list(Path("/dev/fd").iterdir()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 5, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened() + 5, hard))
         try:
             with pytest.raises(RankError, match="could not be started: Too many open files"):
                 pool.run(total)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Sequence
 from itertools import chain
+from selectors import EVENT_READ, DefaultSelector
 
-from allreduce_edu.realdist.group import PATIENCE, ROOT, Group, for_python
+from allreduce_edu.realdist.group import PATIENCE, PREFIX, ROOT, Group, for_python
 
 
 class Forked(Group):
@@ -30,7 +31,7 @@ class Forked(Group):
         self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
     ) -> None:
         self._left = set(range(self.ranks))
-        _Zygote.of_this_kernel().fork(self.folder, [link, *chain.from_iterable(ends)])
+        _Zygote.of_this_kernel().fork([link, *chain.from_iterable(ends)])
 
     def deaths(self) -> list[tuple[int, int | None]]:
         """Return (rank, exit code) of ranks that died since the last look; None: not known."""
@@ -39,6 +40,7 @@ class Forked(Group):
         *lines, self._news = self._news.split(b"\n")
         for news in map(json.loads, lines):
             self._keeper = news.get("keeper", self._keeper)
+            self.folder = news.get("folder", self.folder)
             self.problem = news.get("problem", self.problem)
             if "rank" in news:
                 dead.append((news["rank"], news["code"]))
@@ -60,15 +62,21 @@ class Forked(Group):
         with contextlib.suppress(OSError):
             self.link.send(b"?")
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Let go of the link: the keeper kills the ranks."""
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_WR)
+
+    def _end(self) -> None:
+        self.stop()
         self.deaths()
         # Before its first word the keeper does not exist: it will find the link closed, and end.
         end = time.monotonic() + PATIENCE
-        while self._keeper and not self._over and time.monotonic() < end:
-            select.select([self.link], [], [], 0.1)
-            self.deaths()
+        with DefaultSelector() as news:
+            news.register(self.link, EVENT_READ)
+            while self._keeper and not self._over and time.monotonic() < end:
+                news.select(0.1)
+                self.deaths()
         if self._keeper and not self._over:  # somebody stopped it: its ranks die with it
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._keeper, signal.SIGKILL)
@@ -78,6 +86,7 @@ class _Zygote:
     """The kernel's end of the process that forks the ranks: one per kernel, from first use on."""
 
     _current: _Zygote | None = None
+    _one_at_a_time = threading.Lock()
 
     def __init__(self) -> None:
         self.kernel = os.getpid()
@@ -103,14 +112,19 @@ class _Zygote:
     @classmethod
     def of_this_kernel(cls) -> _Zygote:
         """Return the zygote of this process, a new one if there is none alive."""
-        current = cls._current
-        if current is None or current.kernel != os.getpid() or current.process.poll() is not None:
-            current = cls._current = cls()
-        return current
+        with cls._one_at_a_time:
+            current = cls._current
+            if current is None or not current.is_ours_and_alive():
+                current = cls._current = cls()
+            return current
 
-    def fork(self, folder: str, sockets: Sequence[socket.socket]) -> None:
+    def is_ours_and_alive(self) -> bool:
+        """Whether this process, and not one that it was forked from, has it running."""
+        return self.kernel == os.getpid() and self.process.poll() is None
+
+    def fork(self, sockets: Sequence[socket.socket]) -> None:
         """Ask for a group; the sockets go to its keeper and its ranks."""
-        request = json.dumps({"folder": folder}).encode()
+        request = json.dumps({"under": tempfile.gettempdir(), "prefix": PREFIX}).encode()
         socket.send_fds(self.control, [request], [each.fileno() for each in sockets])
 
 

@@ -21,7 +21,15 @@ _LIBRARY = tuple(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib"
 _ENTRY = ("worker.py", "answer")  # the frame that calls the learner's function
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-f]+)")
-_WRAPPERS = ("wrapper", "wrapped", "inner", "_fn", "decorate_context", "_call_impl")
+_WRAPPERS = (
+    "wrapper",
+    "wrapped",
+    "inner",
+    "_fn",
+    "decorate_context",
+    "_wrapped_call_impl",
+    "_call_impl",
+)
 
 
 class Frame(NamedTuple):

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import sys
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import allreduce_edu
 
 ROOT = str(Path(allreduce_edu.__file__).parents[1])
 PATIENCE = 5.0  # seconds for killed processes to be gone
-_PREFIX = "allreduce_edu-"  # of the temporary folder
+PREFIX = "allreduce_edu-"  # of the temporary folder
 _STRIPPED = ("MASTER_", "LOCAL_", "TORCHELASTIC_", "GROUP_RANK", "ROLE_", "RANK", "WORLD_SIZE")
 
 
@@ -35,9 +34,9 @@ class Group(ABC):
         self.problem = ""  # why the processes could not start
         self.sources: dict[str, object] = {}  # what the ranks have of this kernel's cells
         self.threads: list[int] = []  # each rank's main thread, as faulthandler names it
+        self.folder = ""  # with the store where the ranks meet; made by whoever outlives the kernel
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
-            self.folder = tempfile.mkdtemp(prefix=_PREFIX)
-            undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            undo.callback(self._remove_folder)
             pairs = [_pair(undo, always) for _ in range(2 * ranks + 1)]
             (self.link, *ours), (link, *theirs) = zip(*pairs, strict=True)
             self.calls, self.outputs = ours[::2], ours[1::2]
@@ -63,14 +62,22 @@ class Group(ABC):
         """Ask each rank to write its stack to its file, which it does even in C and without GIL."""
 
     @abstractmethod
+    def stop(self) -> None:
+        """Have all processes killed, without waiting for it."""
+
+    @abstractmethod
     def _end(self) -> None:
-        """Kill all processes and wait until they are gone; may be called before any has started."""
+        """Stop, and wait until all processes are gone; may be called before any has started."""
 
     def where(self, rank: int) -> str:
         """Return what `rank` has written about its stack so far."""
         with contextlib.suppress(OSError):
             return Path(self.folder, f"where.{rank}").read_text("utf-8", "replace")
         return ""
+
+    def _remove_folder(self) -> None:
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
         """End the group; returns when no process and no file of it is left."""

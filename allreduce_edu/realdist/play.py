@@ -26,6 +26,9 @@ class Part(NamedTuple):
     into: Ints
     reduce: npt.NDArray[np.bool_]
 
+    def __repr__(self) -> str:
+        return f"Part of {len(self.to)} transfers out and {len(self.by)} in"
+
 
 def parts(schedule: Schedule, rank: int) -> list[Part]:
     """Return the part of `rank` in each round; plain arrays, since a lambda does not travel."""

@@ -24,7 +24,7 @@ from allreduce_edu.realdist import report, wire
 from allreduce_edu.realdist.backend import choose
 from allreduce_edu.realdist.call import Call
 from allreduce_edu.realdist.forked import Forked
-from allreduce_edu.realdist.group import Group, environment
+from allreduce_edu.realdist.group import PATIENCE, Group, environment
 from allreduce_edu.realdist.interrupts import Interrupts
 from allreduce_edu.realdist.play import play
 from allreduce_edu.realdist.report import RankError
@@ -137,14 +137,13 @@ class Pool:
         """
         seconds = self.timeout if timeout is None else _seconds(timeout)
         payloads = _pack(fn, args, self.ranks)
-        with self._turn(), Interrupts() as interrupts:
+        with Interrupts() as interrupts, self._turn():
             try:
                 ranks = self._ready(interrupts)
                 limit = ranks.slack and seconds + ranks.slack
                 head = wire.header(sources=_news(ranks), limit=limit)
-                answers = Call(ranks, [[head, *each] for each in payloads]).wait(
-                    seconds, interrupts
-                )
+                call = Call(ranks, [[head, *each] for each in payloads])
+                answers = call.wait(seconds, interrupts)
                 return [_unpack(rank, answer) for rank, answer in enumerate(answers)]
             except BaseException:
                 self._discard()
@@ -177,10 +176,18 @@ class Pool:
         return (result, sent) if count else result
 
     def close(self) -> None:
-        """End the ranks; a closed pool runs nothing more. Closing twice does no harm."""
+        """End the ranks; a closed pool runs nothing more. Closing twice does no harm.
+
+        A call that another thread is waiting for ends with a RankError.
+        """
         self._closed = True
         with Interrupts():
-            self._discard()
+            running = not self._busy.acquire(blocking=False)
+            if running and self._group is not None:
+                self._group.stop()
+            if not running or self._busy.acquire(timeout=PATIENCE):
+                self._discard()
+                self._busy.release()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -232,7 +239,8 @@ class Pool:
 
     def _discard(self) -> None:
         """End the group, if there is one."""
-        self._lost = self._lost or self._group is not None
+        started = self._group is not None and bool(self._group.threads)
+        self._lost = self._lost or started
         self._kill()
         self._group = None
 

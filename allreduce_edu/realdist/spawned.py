@@ -11,9 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 
-from allreduce_edu.realdist.group import PATIENCE, ROOT, Group, for_python
+from allreduce_edu.realdist.group import PATIENCE, PREFIX, ROOT, Group, for_python
 
 
 class Spawned(Group):
@@ -34,6 +35,7 @@ class Spawned(Group):
     def _launch(
         self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
     ) -> None:
+        self.folder = tempfile.mkdtemp(prefix=PREFIX)
         for calls, output in ends:
             self._processes.append(self._spawn((calls, output, link)))
 
@@ -67,12 +69,16 @@ class Spawned(Group):
             for process in self._processes:
                 process.send_signal(signal.SIGUSR1)
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Kill the ranks, and where process groups exist what they started themselves."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if sys.platform != "win32" and process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)  # with what it started itself
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
+
+    def _end(self) -> None:
+        self.stop()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)

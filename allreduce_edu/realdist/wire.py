@@ -119,6 +119,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     storage of a whole base. Code keeps the name of its file, by which tracebacks find its lines.
     """
 
+    def __repr__(self) -> str:
+        return "Pickler of calls and answers"
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, CodeType):
             return marshal.loads, (marshal.dumps(obj),)

@@ -24,14 +24,16 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 import types
-from collections.abc import Iterator
+from typing import TypeAlias
 
+Pair: TypeAlias = tuple[socket.socket, socket.socket]  # a rank's ends: its calls, its output
 _PATIENCE = 1.0  # seconds between two looks at whether the parent is still there
 _PR_SET_PDEATHSIG = 1
-# The constructor of DDP imports torch._dynamo: 1.4 s and 80 MB that the ranks share this way.
-_PRELOAD = ("torch", "torch.distributed", "torch._dynamo", "allreduce_edu.realdist.worker")
+_NEEDED = ("allreduce_edu.realdist.worker", "allreduce_edu.realdist.play")
+_USEFUL = "torch._dynamo"  # which DDP's constructor imports: 1.4 s and 80 MB that ranks share so
 
 
 def main() -> None:
@@ -57,10 +59,12 @@ def preload() -> str:
     """Import what every rank needs; returns what went wrong, or ''."""
     gc.disable()  # nothing to collect in imports, and the ranks share untouched pages
     try:
-        for name in _PRELOAD:
+        for name in _NEEDED:
             importlib.import_module(name)
     except Exception as error:  # noqa: BLE001 - told to the kernel
         return f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):
+        importlib.import_module(_USEFUL)
     gc.freeze()
     gc.enable()
     return ""
@@ -72,34 +76,36 @@ def serve(control: socket.socket, request: dict[str, str], fds: list[int], probl
     try:
         if not problem and os.fork() == 0:
             control.close()
-            keep(link, list(zip(ends[::2], ends[1::2], strict=True)), request["folder"])
+            keep(link, ends, request)
     except OSError as error:
-        problem = str(error)
+        problem = error.strerror or str(error)
     if problem:
         _tell(link, problem=problem)
     for end in (link, *ends):
         end.close()
 
 
-def keep(link: socket.socket, ends: list[tuple[socket.socket, socket.socket]], folder: str) -> None:
+def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]) -> None:
     """Start one group, report its deaths, end it when the kernel lets go. Never returns."""
     pids: dict[int, int] = {}
+    folder = ""
     try:
+        folder = tempfile.mkdtemp(dir=request["under"], prefix=request["prefix"])
+        _tell(link, keeper=os.getpid(), folder=folder)
         wake = _wake_on_death()
-        _tell(link, keeper=os.getpid())
-        for rank in range(len(ends)):
-            pids[_fork_rank(rank, ends, folder, (link, wake))] = rank
-        for pair in ends:
-            for end in pair:
-                end.close()
+        for rank in range(len(ends) // 2):
+            mine = ends[2 * rank], ends[2 * rank + 1]
+            others = [end for end in (link, wake, *ends) if end not in mine]
+            pids[_fork_rank(mine, others, folder)] = rank
+        for end in ends:
+            end.close()
         _watch(link, wake, pids)
     except OSError as error:
-        _tell(link, problem=str(error))
+        _tell(link, problem=error.strerror)
     finally:
         for pid in pids:
             _kill(pid)
-        for _ in _deaths(pids, os.WEXITED):
-            pass
+        _report(link, pids, os.WEXITED)
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -116,12 +122,11 @@ def _watch(link: socket.socket, wake: socket.socket, pids: dict[int, int]) -> No
                 os.kill(pid, signal.SIGUSR1)
         if wake in ready:
             wake.recv(4096)
-        for rank, code in _deaths(pids, os.WEXITED | os.WNOHANG):
-            _tell(link, rank=rank, code=code)
+        _report(link, pids, os.WEXITED | os.WNOHANG)
 
 
-def _deaths(pids: dict[int, int], options: int) -> Iterator[tuple[int, int]]:
-    """Reap dead ranks, and first kill what they left running in their process groups.
+def _report(link: socket.socket, pids: dict[int, int], options: int) -> None:
+    """Reap dead ranks and tell the kernel, but first kill what they left in their process groups.
 
     In this order, because until a process is reaped its number belongs to nobody else.
     """
@@ -131,7 +136,7 @@ def _deaths(pids: dict[int, int], options: int) -> Iterator[tuple[int, int]]:
             return
         _kill(found.si_pid)
         _, status = os.waitpid(found.si_pid, 0)
-        yield pids.pop(found.si_pid), os.waitstatus_to_exitcode(status)
+        _tell(link, rank=pids.pop(found.si_pid), code=os.waitstatus_to_exitcode(status))
 
 
 def _kill(pid: int) -> None:
@@ -140,12 +145,7 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _fork_rank(
-    rank: int,
-    ends: list[tuple[socket.socket, socket.socket]],
-    folder: str,
-    keepers: tuple[socket.socket, ...],
-) -> int:
+def _fork_rank(mine: Pair, others: list[socket.socket], folder: str) -> int:
     keeper = os.getpid()
     pid = os.fork()
     if pid:
@@ -157,9 +157,9 @@ def _fork_rank(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _die_with(keeper)
-        for each in (*keepers, *(end for i, pair in enumerate(ends) if i != rank for end in pair)):
+        for each in others:
             each.close()
-        worker.main(*ends[rank], folder)
+        worker.main(*mine, folder)
     except BaseException:  # noqa: BLE001 - nothing of this process may run on in the keeper's code
         traceback.print_exc()
     finally:
