@@ -12,6 +12,7 @@ import numpy.typing as npt
 from allreduce_edu.engine.dtypes import check_op, combiner, is_torch
 from allreduce_edu.engine.execute import as_shares
 from allreduce_edu.engine.schedule import Ints, Round, Schedule
+from allreduce_edu.realdist.arguments import PerRank
 
 if TYPE_CHECKING:
     from allreduce_edu.realdist.pool import Pool
@@ -44,8 +45,6 @@ def play(
     pool: Pool, schedule: Schedule, x: Any, op: str, timeout: float | None = None
 ) -> tuple[Any, npt.NDArray[np.int64]]:
     """Play `schedule` on the ranks of `pool`; return what `run` would, and bytes sent per rank."""
-    from allreduce_edu.realdist.pool import PerRank
-
     if schedule.ranks != pool.ranks:
         raise ValueError(
             f"schedule must be for the {pool.ranks} ranks of this pool, got {schedule!r}"

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import linecache
 import math
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from allreduce_edu.engine import check
 from allreduce_edu.engine.schedule import Schedule
-from allreduce_edu.realdist import report, wire
+from allreduce_edu.realdist import wire
+from allreduce_edu.realdist.arguments import PerRank, news, pack, unpack
 from allreduce_edu.realdist.backend import choose
 from allreduce_edu.realdist.call import Call
 from allreduce_edu.realdist.forked import Forked
@@ -37,16 +37,6 @@ __all__ = ["MOST_RANKS", "PerRank", "Pool", "RankError"]
 
 MOST_RANKS = 16
 _START = 120.0  # seconds: importing torch on a busy machine with a cold disk
-
-
-class PerRank:
-    """An argument of which each rank gets its own: ``PerRank([a, b])`` gives a to rank 0."""
-
-    def __init__(self, values: Sequence[object]) -> None:
-        self.values = list(values)
-
-    def __repr__(self) -> str:
-        return f"PerRank of {len(self.values)} values"
 
 
 class Pool:
@@ -136,15 +126,15 @@ class Pool:
             A rank raised, died, or did not end in time; says which, and at which line.
         """
         seconds = self.timeout if timeout is None else _seconds(timeout)
-        payloads = _pack(fn, args, self.ranks)
+        payloads = pack(fn, args, self.ranks)
         with Interrupts() as interrupts, self._turn():
             try:
                 ranks = self._ready(interrupts)
                 limit = ranks.slack and seconds + ranks.slack
-                head = wire.header(sources=_news(ranks), limit=limit)
+                head = wire.header(sources=news(ranks), limit=limit)
                 call = Call(ranks, [[head, *each] for each in payloads])
                 answers = call.wait(seconds, interrupts)
-                return [_unpack(rank, answer) for rank, answer in enumerate(answers)]
+                return [unpack(rank, answer) for rank, answer in enumerate(answers)]
             except BaseException:
                 self._discard()
                 raise
@@ -252,56 +242,3 @@ def _seconds(timeout: float) -> float:
     if not 0 < timeout < math.inf:
         raise ValueError(f"{allowed}, got {timeout!r}")
     return float(timeout)
-
-
-def _pack(fn: Callable[..., Any], args: Sequence[object], ranks: int) -> list[list[memoryview]]:
-    """Return each rank's pickled call; ranks with equal arguments share one."""
-    if not callable(fn):
-        raise TypeError(f"fn must be callable, got {fn!r} ({type(fn).__name__})")
-    own = [arg for arg in args if isinstance(arg, PerRank)]
-    for arg in own:
-        if len(arg.values) != ranks:
-            raise ValueError(
-                f"PerRank must hold one value for each of {ranks} ranks, got {len(arg.values)}"
-            )
-    if not own:
-        return [_dumps(fn, args)] * ranks
-    return [_dumps(fn, [_of_rank(arg, rank) for arg in args]) for rank in range(ranks)]
-
-
-def _of_rank(arg: object, rank: int) -> object:
-    return arg.values[rank] if isinstance(arg, PerRank) else arg
-
-
-def _dumps(fn: Callable[..., Any], args: Sequence[object]) -> list[memoryview]:
-    try:
-        return wire.dumps((fn, tuple(args)))
-    except Exception as error:  # noqa: BLE001 - pickling runs code of any kind of object
-        what = _culprit(fn, args)
-        raise TypeError(f"{what} cannot travel to the ranks: {report.clean(str(error))}") from None
-
-
-def _culprit(fn: Callable[..., Any], args: Sequence[object]) -> str:
-    for number, arg in enumerate(args, 1):
-        try:
-            wire.dumps(arg)
-        except Exception:  # noqa: BLE001
-            return f"argument {number} ({type(arg).__name__})"
-    return f"{getattr(fn, '__name__', 'fn')}, or something that it uses,"
-
-
-def _unpack(rank: int, answer: Sequence[bytearray]) -> Any:
-    try:
-        return wire.loads(answer[1:])
-    except Exception as error:
-        raise RankError(f"the result of rank {rank} cannot be read here: {error}") from error
-
-
-def _news(ranks: Group) -> dict[str, str]:
-    """Return source text that is in no file, as that of cells, and that the ranks lack."""
-    news = {}
-    for name, entry in list(linecache.cache.items()):
-        if len(entry) > 2 and ranks.sources.get(name) is not entry and not os.path.exists(name):  # noqa: PTH110
-            ranks.sources[name] = entry
-            news[name] = "".join(entry[2])
-    return news
