@@ -213,3 +213,9 @@ def test_package_data_covers_what_is_not_python(project) -> None:
         if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts
     }
     assert others <= covered
+
+
+def test_contributing_says_where_every_module_is() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names = {path.name for path in modules()} - {"__init__.py", "__main__.py"}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
