@@ -9,12 +9,12 @@ import tempfile
 import threading
 from types import SimpleNamespace
 
-from allreduce_edu.realdist import frames, report
-from allreduce_edu.realdist.frames import Frame
+from allreduce_edu.realdist import places, report
+from allreduce_edu.realdist.places import Frame
 from allreduce_edu.realdist.report import Fate
 
 CELL = "/tmp/ipykernel_123/456.py"
-ENTRY = Frame(frames.__file__.replace("frames", "worker"), 1, "answer")
+ENTRY = Frame(places.__file__.replace("places", "worker"), 1, "answer")
 LIBRARY = Frame("/env/lib/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
 WRAPPER = Frame("/env/lib/site-packages/torch/distributed/c10d_logger.py", 9, "wrapper")
 
@@ -97,9 +97,9 @@ def test_a_deep_stack_is_shortened(monkeypatch):
 
 
 def test_library_frames_are_not_the_learners():
-    own = frames.own(at(3, LIBRARY, WRAPPER))
+    own = places.own(at(3, LIBRARY, WRAPPER))
     assert own == [Frame(CELL, 3, "step")]
-    assert frames.own((ENTRY, LIBRARY, WRAPPER)) == [LIBRARY], "what the pool was asked to run"
+    assert places.own((ENTRY, LIBRARY, WRAPPER)) == [LIBRARY], "what the pool was asked to run"
 
 
 def test_a_dump_of_another_thread_is_told_from_the_main_ones():
@@ -114,10 +114,10 @@ def test_a_dump_of_another_thread_is_told_from_the_main_ones():
         file.seek(0)
         dump = file.read()
     pretend = dump.replace(__file__, ENTRY.file)
-    found = frames.of_dump(pretend, threading.get_ident())
+    found = places.of_dump(pretend, threading.get_ident())
     assert found is not None
     assert [frame.name for frame in found] == ["answer", "<lambda>"]
-    assert frames.of_dump(pretend[: pretend.index("answer")], threading.get_ident()) is None
+    assert places.of_dump(pretend[: pretend.index("answer")], threading.get_ident()) is None
 
 
 def answer(call):
@@ -128,7 +128,7 @@ def test_frames_of_an_exception_are_those_python_shows():
     try:
         answer(lambda: SimpleNamespace().nothing)
     except AttributeError:
-        found = frames.of_exception(sys.exc_info()[2])
+        found = places.of_exception(sys.exc_info()[2])
     assert [frame.name for frame in found][-2:] == ["answer", "<lambda>"]
     assert "line" in str(found[-1])
     assert str(found[-1]).startswith("test_report.py, ")

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 
-from allreduce_edu.realdist import frames, report, wire
-from allreduce_edu.realdist.frames import Frame
+from allreduce_edu.realdist import places, report, wire
 from allreduce_edu.realdist.group import Group
 from allreduce_edu.realdist.interrupts import Interrupts
 from allreduce_edu.realdist.output import Printer
+from allreduce_edu.realdist.places import Frame
 from allreduce_edu.realdist.report import Fate
 
 _GRACE = 1.5  # seconds that the others get after a first failure, to say what they know of it
@@ -92,7 +92,7 @@ class Call:
     def _where(self, rank: int) -> list[Frame] | None:
         if rank >= len(self._group.threads):
             return None
-        return frames.of_dump(self._group.where(rank), self._group.threads[rank])
+        return places.of_dump(self._group.where(rank), self._group.threads[rank])
 
     def _talk(self, rank: int) -> None:
         """Move one rank's message or answer on by as much as its socket allows."""

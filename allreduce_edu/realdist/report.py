@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from allreduce_edu.realdist import frames as stack
-from allreduce_edu.realdist.frames import Frame
+from allreduce_edu.realdist import places
+from allreduce_edu.realdist.places import Frame
 
 # What gloo and NCCL say on a rank whose partner is gone: never the cause.
 _FOLLOWS = re.compile(
@@ -129,7 +129,7 @@ def busy(rank: int, at: Sequence[Frame] | None) -> Fate:
     """Return the fate of a rank that was still at work when the call was ended."""
     if at is None:
         return Fate(rank, "silent", "did not say where it was")
-    call = stack.waiting_in(at)
+    call = places.waiting_in(at)
     return Fate(rank, "busy", f"was in {call}()" if call else "was at work", tuple(at))
 
 
@@ -144,13 +144,13 @@ def _tell(fates: Iterable[Fate]) -> list[str]:
     """Return the lines that tell `fates`; ranks with the same fate share theirs."""
     alike: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for fate in fates:
-        places = tuple(str(frame) for frame in stack.own(fate.frames))
-        alike.setdefault((fate.what, places), []).append(fate.rank)
+        where = tuple(str(frame) for frame in places.own(fate.frames))
+        alike.setdefault((fate.what, where), []).append(fate.rank)
     lines = []
-    for (what, places), ranks in alike.items():
+    for (what, where), ranks in alike.items():
         told = what if len(ranks) == 1 else re.sub(r"^was ", "were ", what)
         lines.append(f"{_ranks(ranks)} {told}")
-        lines += [f"    {place}" for place in _shorten(places)]
+        lines += [f"    {place}" for place in _shorten(where)]
     return lines
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 import torch.distributed
 
-from allreduce_edu.realdist import frames, wire
+from allreduce_edu.realdist import places, wire
 
 dist: Any = torch.distributed  # Any, because its stubs hide half of what it exports
 # The kernel keeps the deadlines. torch's own must never be first: it is no deadline (connecting has
@@ -150,7 +150,7 @@ def _raised(error: BaseException) -> memoryview:
         kind="raised",
         error=type(error).__name__,
         text=str(error),
-        frames=frames.of_exception(error.__traceback__),
+        frames=places.of_exception(error.__traceback__),
         traceback="".join(traceback.format_exception(error)),
     )
 
