@@ -105,7 +105,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setattr(commands, "call", instead)
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr(os, "chdir", lambda _: None)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)  # matplotlib's fonts
+    monkeypatch.setattr(commands, "runs", lambda *_: True)
     monkeypatch.setattr(Environment, "prepare", lambda *_: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     return commands_seen
@@ -209,6 +209,25 @@ def test_test_fails_if_one_part_does_and_runs_the_others(
 def test_arguments_for_pytest_run_pytest_alone(started: list[list[str]]) -> None:
     start(["test", "--", "-k", "ring", "--", "x"])
     assert [c[1:] for c in started] == [["-m", "pytest", "-k", "ring", "--", "x"]]
+
+
+def test_without_torch_its_notebooks_are_passed_over_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notebooks").mkdir()
+    for name, source in [("03", "import numpy"), ("05", "import torch\\n")]:
+        text = f'{{"source": ["{source}"]}}'
+        (tmp_path / f"notebooks/{name}.ipynb").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    for there, ignored in [(True, []), (False, [f"--ignore={tmp_path / 'notebooks/05.ipynb'}"])]:
+        monkeypatch.setattr(commands, "runs", lambda *_, there=there: there)
+        assert commands.without_torch("python", {}) == ignored
+    assert "05.ipynb is passed over" in capsys.readouterr().out
+
+
+def test_a_statement_runs_or_not() -> None:
+    assert commands.runs(sys.executable, "import os", os.environ)
+    assert not commands.runs(sys.executable, "import nothing_of_that_name", os.environ)
 
 
 @pytest.mark.parametrize(
