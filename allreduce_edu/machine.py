@@ -122,7 +122,7 @@ def _packages(what: str, *names: str) -> Line:
         except importlib.metadata.PackageNotFoundError:
             lack.append(name)
     if lack:
-        words = f"{', '.join(lack)} not installed: run `python3 -m allreduce_edu lab`"
+        words = f"{', '.join(lack)} not installed: `python3 -m allreduce_edu lab` does it"
         return Line(what, "broken", words)
     return Line(what, "works", ", ".join(have).removeprefix(f"{what} "))
 

@@ -265,7 +265,7 @@ def test_here_says_what_is_missing_and_changes_nothing(
     assert start(["test", "--here"]) == 1
     (sentence,) = capsys.readouterr().err.splitlines()
     assert "lacks numpy>=2.0" in sentence
-    assert f'{sys.executable} -m pip install -c constraints.txt -e ".[test]"' in sentence
+    assert f'{sys.executable} -m pip install -c constraints.txt -e ".[test,torch]"' in sentence
     assert started == []
     assert start(["lab", "--here"]) == 0
     assert started[0][0] == sys.executable

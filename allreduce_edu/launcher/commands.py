@@ -104,11 +104,10 @@ def ready(options: argparse.Namespace, *extras: str) -> tuple[str, dict[str, str
 def _refuse_missing(extras: list[str]) -> None:
     """Change nothing in an environment that is not ours, but say how to."""
     if lacking := missing(extras):
-        what = f".[{','.join(extras)}]" if extras else "."
+        what = f".[{','.join(sorted([*extras, 'torch']))}]"
         pip = f'{sys.executable} -m pip install -c constraints.txt -e "{what}"'
         raise Stop(
-            f"this Python lacks {', '.join(lacking)}: run `{pip}` in {ROOT} "
-            "(torch is an extra of that name), or leave out --here"
+            f"this Python lacks {', '.join(lacking)}: run `{pip}` in {ROOT}, or leave out --here"
         )
 
 
