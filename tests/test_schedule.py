@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allreduce_edu import Round, Schedule, contributions, ring, ring_reduce_scatter
+from allreduce_edu import Round, Schedule, contributions, gloo_ring, ring, ring_reduce_scatter
 from allreduce_edu.engine.algorithms import binomial_reduce, halving_doubling
 
 
@@ -133,6 +133,70 @@ def test_the_algorithms_have_no_problems(n):
     for s in (ring(n), halving_doubling(n)):
         assert s.problems() == []
         assert s.check() is s
+
+
+def test_one_iterator_for_all_readings_is_refused():
+    used_up = iter(list(ring(4)))
+    s = Schedule("s", 4, 4, lambda: used_up)
+    with pytest.raises(ValueError, match="s: rounds must return new rounds at every call"):
+        contributions(s)
+
+
+def test_what_is_no_round_is_named():
+    with pytest.raises(TypeError, match=r"s: round 1 must be a Round, got \(0, 1, 0, True\)"):
+        list(Schedule("s", 2, 1, lambda: [(0, 1, 0, True)]))
+    with pytest.raises(TypeError, match="rounds must be a function that returns the rounds"):
+        Schedule("s", 2, 1, [])
+    with pytest.raises(TypeError, match="name must be a str, got 3"):
+        ring(2).named(3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "error", "sentence"),
+    [
+        (([0, 1, 2], [1, 2], 0, True), ValueError, "must have one length, got 3, 2, 1, 1"),
+        (([0, [1, 2]], 1, 0, True), ValueError, "must have one length"),
+        ((0, 1, 0, "no"), TypeError, "reduce must hold True or False, got dtype <U2"),
+        ((0, 1, 0, 1), TypeError, "reduce must hold True or False, got dtype int64"),
+    ],
+)
+def test_rounds_of_odd_parts(parts, error, sentence):
+    with pytest.raises(error) as caught:
+        Round.of(*parts)
+    assert sentence in str(caught.value)
+
+
+def test_a_round_made_by_hand_is_checked():
+    one = np.zeros(1, int)
+    with pytest.raises(TypeError, match=r"src must be an int array, got .* try Round\.of"):
+        Round([0], one, one, one == 0)
+    with pytest.raises(ValueError, match=r"chunk must have one entry per transfer \(1\)"):
+        Round(one, one, np.zeros(2, int), one == 0)
+
+
+def test_combining_with_something_else_is_a_type_error():
+    for combine in (lambda: ring(4) >> ring, lambda: ring(4) | 3):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            combine()
+    with pytest.raises(ValueError, match="cut an array in different ways"):
+        ring(4) | gloo_ring(4)
+
+
+def test_a_cutter_must_cut_everything():
+    s = ring(2).named("odd", cutter=lambda elements, itemsize, chunks: np.array([1, 1]))
+    assert s.cut(2).tolist() == [1, 1]
+    with pytest.raises(ValueError, match="odd: its cutter must cut 3 elements into 2 chunks"):
+        s.cut(3)
+
+
+def test_huge_numbers_of_ranks_are_refused_at_once():
+    with pytest.raises(ValueError, match="n must be at most 1,048,576"):
+        ring(2**63)
+    assert gloo_ring(100_000).ranks == 100_000
+
+
+def test_one_of_a_kind_is_singular():
+    assert str(ring(1)) == "ring all-reduce: 1 rank, 1 chunk"
 
 
 def test_rounds_are_lazy():

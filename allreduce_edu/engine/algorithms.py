@@ -6,13 +6,14 @@ full-duplex network as much is received.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from allreduce_edu.engine.check import Registry, integer
 from allreduce_edu.engine.schedule import Ints, Round, Schedule
+
+_MOST_RANKS = 1 << 20  # enough for any machine, and lists one owner per rank in a blink
 
 
 def ring_reduce_scatter(n: int, chunks: int | None = None) -> Schedule:
@@ -61,12 +62,14 @@ def gloo_ring(n: int) -> Schedule:
     Data travel from rank r to rank r-1 and chunk r is finished on rank r.
     Source: pytorch/gloo, gloo/allreduce.cc (ring, which torch uses for every size).
     """
-    n = integer("n", n, 1)
+    n = _ranks(n)
     r = np.arange(n)
-    add = (Round.of(r, (r - 1) % n, (r + 1 + i) % n, True) for i in range(n - 1))
-    copy = (Round.of(r, (r - 1) % n, (r + i) % n, False) for i in range(n - 1))
-    rounds = [*add, *copy]
-    return Schedule("gloo's ring all-reduce", n, n, lambda: rounds, cutter=_gloo_cut)
+
+    def rounds() -> Iterator[Round]:
+        yield from (Round.of(r, (r - 1) % n, (r + 1 + i) % n, True) for i in range(n - 1))
+        yield from (Round.of(r, (r - 1) % n, (r + i) % n, False) for i in range(n - 1))
+
+    return Schedule("gloo's ring all-reduce", n, n, rounds, cutter=_gloo_cut)
 
 
 def naive(n: int) -> Schedule:
@@ -75,10 +78,14 @@ def naive(n: int) -> Schedule:
     Each rank starts with its own share and adds its right neighbour's, the next one's and so
     on: N orders of addition, so floating-point replicas may *differ*.
     """
-    n = integer("n", n, 1)
-    away, dst = np.divmod(np.arange(n, n * n), n)
-    everything = [Round.of((dst + away) % n, dst, 0, True)] if n > 1 else []
-    return Schedule("everyone to everyone", n, 1, lambda: everything)
+    n = _ranks(n)
+
+    def rounds() -> Iterator[Round]:
+        away, dst = np.divmod(np.arange(n, n * n), n)
+        if n > 1:
+            yield Round.of((dst + away) % n, dst, 0, True)
+
+    return Schedule("everyone to everyone", n, 1, rounds)
 
 
 def parameter_server(n: int) -> Schedule:
@@ -86,7 +93,7 @@ def parameter_server(n: int) -> Schedule:
 
     Two rounds; rank 0 serves and works, and sends (N-1)S, every other rank S.
     """
-    n = integer("n", n, 1)
+    n = _ranks(n)
     worker = np.arange(1, n)
     both = [Round.of(worker, 0, 0, True), Round.of(0, worker, 0, False)] if n > 1 else []
     return Schedule("parameter server", n, 1, lambda: both)
@@ -94,11 +101,11 @@ def parameter_server(n: int) -> Schedule:
 
 def binomial_reduce(n: int, root: int = 0) -> Schedule:
     """Sum everything on `root` in ceil(log2 N) rounds: in round i, neighbours at distance 2**i."""
-    n = integer("n", n, 1)
+    n = _ranks(n)
     root = integer("root", root, 0, n - 1)
     rank = np.arange(n)
 
-    def rounds() -> Any:
+    def rounds() -> Iterator[Round]:
         for distance in _powers_below(n):
             src = rank[rank % (2 * distance) == distance]
             yield Round.of((src + root) % n, (src - distance + root) % n, 0, True)
@@ -145,9 +152,15 @@ def halving_doubling(n: int) -> Schedule:
     return _folded("halving-doubling", n, p, p, halving + doubling)
 
 
+def _ranks(n: int) -> int:
+    if integer("n", n, 1) > _MOST_RANKS:
+        raise ValueError(f"n must be at most {_MOST_RANKS:,}, got {n:,}")
+    return integer("n", n, 1)
+
+
 def _blocks(n: int, chunks: int | None) -> tuple[int, int]:
     """Return ranks, and how many chunks make one of the N blocks."""
-    n = integer("n", n, 1)
+    n = _ranks(n)
     chunks = n if chunks is None else integer("chunks", chunks, 1)
     if chunks % n:
         raise ValueError(f"chunks must be a multiple of the number of ranks ({n}), got {chunks}")
@@ -170,7 +183,7 @@ def _powers_below(n: int) -> list[int]:
 
 def _power_of_two(n: int) -> tuple[int, int]:
     """Return n and the largest power of two in it."""
-    n = integer("n", n, 1)
+    n = _ranks(n)
     return n, 1 << (n.bit_length() - 1)
 
 

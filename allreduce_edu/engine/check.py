@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, KeysView
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -50,7 +50,3 @@ class Registry(dict[str, T]):
 
     def __repr__(self) -> str:
         return f"{self.kind} names: {', '.join(self)}"
-
-    def names(self) -> KeysView[str]:
-        """Return the names, in the order of the table."""
-        return self.keys()

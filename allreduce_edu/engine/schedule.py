@@ -33,6 +33,11 @@ class Round:
     src, dst, chunk : int array, shape (transfers,)
     reduce : bool array, shape (transfers,)
         True: dst combines what it holds with what came.  False: it replaces.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has another dtype or shape; ``Round.of`` converts what can be converted.
     """
 
     src: Ints
@@ -40,15 +45,35 @@ class Round:
     chunk: Ints
     reduce: npt.NDArray[np.bool_]
 
+    def __post_init__(self) -> None:
+        for name, part in vars(self).items():
+            kind = "b" if name == "reduce" else "iu"
+            if not isinstance(part, np.ndarray) or part.dtype.kind not in kind:
+                what = "bool" if name == "reduce" else "int"
+                raise TypeError(f"{name} must be an {what} array, got {_kind(part)}; try Round.of")
+            if part.shape != (len(self.src),):
+                raise ValueError(
+                    f"{name} must have one entry per transfer ({len(self.src)}), "
+                    f"got shape {part.shape}"
+                )
+
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any) -> Round:
         """Make a round from anything that broadcasts to one length."""
-        parts = np.broadcast_arrays(*(np.atleast_1d(part) for part in (src, dst, chunk, reduce)))
-        for name, part in zip(("src", "dst", "chunk"), parts, strict=False):
-            if part.dtype.kind not in "iu" and part.size:
-                raise TypeError(f"{name} must hold integers, got dtype {part.dtype}")
+        named = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce}
+        try:
+            parts = np.broadcast_arrays(*(np.atleast_1d(part) for part in named.values()))
+        except ValueError:
+            lengths = ", ".join(str(len(p) if np.iterable(p) else 1) for p in named.values())
+            raise ValueError(
+                f"src, dst, chunk and reduce must have one length, got {lengths}"
+            ) from None
+        for name, part in zip(named, parts, strict=True):
+            if part.size and part.dtype.kind not in ("b" if name == "reduce" else "iu"):
+                what = "True or False" if name == "reduce" else "integers"
+                raise TypeError(f"{name} must hold {what}, got dtype {part.dtype}")
         s, d, c = (np.ravel(part).astype(np.intp) for part in parts[:3])
-        return cls(s, d, c, np.ravel(parts[3]).astype(bool))
+        return cls(s, d, c, np.ravel(parts[3]).astype(np.bool_))
 
     def __len__(self) -> int:
         return len(self.src)
@@ -94,7 +119,8 @@ class Schedule:
     root : int or None
         For reduce and broadcast.
     owner : tuple of int or None
-        For reduce_scatter and all_gather: the rank that ends or starts with each chunk.
+        For reduce_scatter and all_gather: the rank that ends or starts with each chunk; chunk c
+        on rank c mod ranks if not given.
     cutter : callable
         ``cutter(elements, itemsize, chunks)`` gives elements per chunk.
     """
@@ -109,34 +135,64 @@ class Schedule:
     cutter: Callable[[int, int, int], Ints] = even_cut
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", integer("ranks", self.ranks, 1))
-        object.__setattr__(self, "chunks", integer("chunks", self.chunks, 1))
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be a str, got {_kind(self.name)}")
+        for name in ("ranks", "chunks"):
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
+        if not callable(self.rounds):
+            raise TypeError(
+                f"rounds must be a function that returns the rounds, got {_kind(self.rounds)}"
+            )
         if self.collective not in COLLECTIVE_NAMES:
             raise ValueError(unknown("collective", self.collective, COLLECTIVE_NAMES))
+        if self.root is not None or self.collective in ("reduce", "broadcast"):
+            integer("root", self.root, 0, self.ranks - 1)
+        if self.owner is not None and len(self.owner) != self.chunks:
+            raise ValueError(
+                f"owner must name a rank for each of {self.chunks} chunks, got {len(self.owner)}"
+            )
+        for rank in self.owner or ():
+            integer("owner", rank, 0, self.ranks - 1)
 
     def __iter__(self) -> Iterator[Round]:
-        return iter(self.rounds())
+        found = self.rounds()
+        if isinstance(found, Iterator) and found is self.rounds():
+            raise ValueError(
+                f"{self.name}: rounds must return new rounds at every call, got one iterator"
+            )
+        for k, each in enumerate(found, 1):
+            if not isinstance(each, Round):
+                raise TypeError(f"{self.name}: round {k} must be a Round, got {_kind(each)}")
+            yield each
 
     def __repr__(self) -> str:
         return f"Schedule({self.name!r}, ranks={self.ranks}, chunks={self.chunks})"
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {self.ranks} ranks, {self.chunks} chunks"]
+        lines = [f"{self.name}: {count(self.ranks, 'rank')}, {count(self.chunks, 'chunk')}"]
         shown = list(islice(self, _SHOWN + 1))
         lines += [f"round {k}  {each}" for k, each in enumerate(shown[:_SHOWN], 1)]
         return "\n".join(lines + ["…"] * (len(shown) > _SHOWN))
 
     def cut(self, elements: int, itemsize: int = 1) -> Ints:
-        """Return how many of `elements` each chunk gets; the sum is `elements`."""
+        """Return how many of `elements` each chunk gets, array[chunks]; the sum is `elements`."""
         elements = integer("elements", elements, 0)
-        return self.cutter(elements, integer("itemsize", itemsize, 1), self.chunks)
+        sizes = np.asarray(self.cutter(elements, integer("itemsize", itemsize, 1), self.chunks))
+        if sizes.shape != (self.chunks,) or (sizes < 0).any() or sizes.sum() != elements:
+            raise ValueError(
+                f"{self.name}: its cutter must cut {elements} elements into {self.chunks} chunks, "
+                f"got {sizes.tolist()}"
+            )
+        return sizes
 
     def named(self, name: str, collective: str | None = None, **changes: Any) -> Schedule:
         """Return the same rounds under another name, claiming another collective if given."""
         return replace(self, name=name, collective=collective or self.collective, **changes)
 
     def __rshift__(self, then: Schedule) -> Schedule:
-        """Play `self`, then `then`."""
+        """Play `self`, then `then`; ValueError unless both have the same ranks and chunks."""
+        if not isinstance(then, Schedule):
+            return NotImplemented
         if (self.ranks, self.chunks) != (then.ranks, then.chunks):
             raise ValueError(
                 f"a >> b needs equal ranks and chunks, got {self.ranks} ranks, {self.chunks} "
@@ -150,7 +206,14 @@ class Schedule:
         )
 
     def __or__(self, other: Schedule) -> Schedule:
-        """Play both at the same time: their rounds are zipped, their writes must not collide."""
+        """Play both at the same time: their rounds are zipped, their writes must not collide.
+
+        A collision is found when the rounds are read, and named by rank, chunk and round.
+        """
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        if self.cutter is not other.cutter:
+            raise ValueError(f"{self.name!r} and {other.name!r} cut an array in different ways")
         return Schedule(
             f"{self.name} | {other.name}",
             max(self.ranks, other.ranks),
@@ -161,7 +224,10 @@ class Schedule:
         )
 
     def on(self, ranks: Sequence[int], chunks: Sequence[int] | None = None) -> Schedule:
-        """Relabel: what rank i and chunk j did is done by ``ranks[i]`` with ``chunks[j]``."""
+        """Relabel: what rank i and chunk j did is done by ``ranks[i]`` with ``chunks[j]``.
+
+        ValueError unless `ranks` and `chunks` hold as many different numbers as there are.
+        """
         to_rank = _relabel("ranks", ranks, self.ranks)
         to_chunk = _relabel("chunks", range(self.chunks) if chunks is None else chunks, self.chunks)
         return Schedule(
@@ -176,7 +242,10 @@ class Schedule:
         )
 
     def mirrored(self) -> Schedule:
-        """Play backwards, copying where it added: reduce-scatter becomes its all-gather."""
+        """Play backwards, copying where it added: reduce-scatter becomes its all-gather.
+
+        ValueError if it copies anywhere.
+        """
         if not all(each.reduce.all() for each in self):
             raise ValueError(
                 f"{self.name!r} also copies; only a schedule that adds has a mirror image"
@@ -199,6 +268,26 @@ class Schedule:
             for sentence in _problems(self, k, each):
                 raise ValueError(f"{self.name}: {sentence}")
         return self
+
+
+def schedule_of(value: Any) -> Schedule:
+    """Return `value`, or say what a schedule is: the commonest slip is ``run(ring, x)``."""
+    if isinstance(value, Schedule):
+        return value
+    hint = "; call it with a number of ranks" if callable(value) else ""
+    raise TypeError(f"schedule must be a Schedule such as ring(4), got {_kind(value)}{hint}")
+
+
+def count(number: int, what: str) -> str:
+    """Return "1 rank", "4 ranks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    name = getattr(value, "__name__", None) if callable(value) else None
+    return f"the function {name}" if name else f"{value!r:.40} ({type(value).__name__})"
 
 
 def _followed(first: Schedule, then: Schedule) -> str:
