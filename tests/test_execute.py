@@ -4,7 +4,19 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from allreduce_edu import ALGORITHMS, OverflowWarning, Round, Schedule, ring, run, steps
+from allreduce_edu import (
+    ALGORITHMS,
+    COLLECTIVES,
+    OverflowWarning,
+    Round,
+    Schedule,
+    contributions,
+    explain,
+    frames,
+    ring,
+    run,
+    steps,
+)
 from allreduce_edu.engine.dtypes import combiner, dtype
 
 torch = pytest.importorskip("torch")
@@ -141,7 +153,7 @@ def test_bool_sum_is_or_and_prod_is_and():
         (np.ones((2, 3)), "smu", ValueError, "unknown op 'smu'; did you mean 'sum'"),
         (np.ones((2, 3), int), "avg", TypeError, "'avg' needs a floating-point dtype, got int64"),
         (np.ones((2, 3), complex), "max", TypeError, "no meaning for dtype complex128"),
-        (np.array([["a"], ["b"]]), "sum", TypeError, "unsupported dtype <U1"),
+        (np.array([["a"], ["b"]]), "sum", TypeError, "unsupported dtype str32"),
         (np.array([[None], [None]]), "sum", TypeError, "unsupported dtype object"),
     ],
 )
@@ -153,13 +165,74 @@ def test_bad_input_gets_a_sentence(x, op, error, sentence):
 
 def test_overflow_wraps_and_warns_once():
     x = np.full((4, 3), 100, np.int8)
-    with pytest.warns(OverflowWarning, match=r"element 0 \(chunk 0\) is 400") as caught:
+    with pytest.warns(OverflowWarning, match="rank 0, chunk 0 should hold 400, got -112") as caught:
         out = run(ring(4), x)
     assert len(caught) == 1
     assert (out == -112).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(ring(4), np.full((4, 3), 30, np.int8))
+
+
+@pytest.mark.parametrize(
+    ("dtype_", "shares"),
+    [
+        ("int64", [2**62, 2**62]),
+        ("int64", [-(2**63), -1]),
+        ("uint64", [2**63, 2**63]),
+        ("uint8", [255, 1]),
+    ],
+)
+def test_overflow_is_found_at_the_very_edge(dtype_, shares):
+    x = np.array(shares, dtype_).reshape(2, 1)
+    with pytest.warns(OverflowWarning, match=f"should hold {sum(shares)}, got"):
+        run(ring(2), x)
+
+
+def test_copies_do_not_overflow():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(COLLECTIVES["binomial_broadcast"](4), np.full((4, 3), 100, np.int8))
+
+
+def test_infinities_are_values_and_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = run(ring(2), np.array([[60000, np.inf], [60000, -np.inf]], np.float16))
+    assert np.isinf(out[0, 0])
+    assert np.isnan(out[0, 1])
+
+
+@pytest.mark.parametrize("size", [8, 200_000])
+def test_parameters_are_taken_for_what_they_hold(size):
+    x = torch.ones(4, size, requires_grad=True)
+    out = run(ring(4), x)
+    assert not out.requires_grad
+    assert (out == 4).all()
+
+
+def test_average_needs_something_to_be_added():
+    with pytest.raises(ValueError, match="'avg' has no meaning for 'binomial broadcast'"):
+        run(COLLECTIVES["binomial_broadcast"](4), np.ones((4, 2)), "avg")
+
+
+@pytest.mark.parametrize("slip", [ring, "ring", None, 3])
+def test_a_schedule_is_asked_for_by_name(slip):
+    for reader in (lambda s: run(s, np.ones((4, 2))), contributions, explain, frames):
+        with pytest.raises(TypeError, match=r"schedule must be a Schedule such as ring\(4\), got"):
+            reader(slip)
+
+
+def test_steps_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"buf must have shape \(4, 4, ...\)"):
+        steps(ring(4), np.ones((4, 3)))
+    with pytest.raises(ValueError, match="unknown op 'foo'"):
+        steps(ring(4), np.ones((4, 4)), "foo")
+
+
+def test_numpy_and_torch_do_not_mix():
+    with pytest.raises(TypeError, match="numpy arrays, or all torch tensors, got both"):
+        run(ring(2), [np.ones(2), torch.ones(2)])
 
 
 def test_one_rank_gets_its_own_array_back():

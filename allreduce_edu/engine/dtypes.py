@@ -26,6 +26,7 @@ _NUMPY_NAME = {
     "bool": "bool",
 }
 DTYPES = tuple(_NUMPY_NAME)
+_NUMERIC = ("bool", "int8", "int16", "int32", "int64", "uint", "float", "bfloat", "complex")
 OPS = ("sum", "avg", "max", "min", "prod")
 
 
@@ -43,15 +44,22 @@ def dtype(name: Any) -> np.dtype[Any]:
 
         name = ml_dtypes.bfloat16
     try:
-        known: np.dtype[Any] = np.dtype(name)
+        known: np.dtype[Any] = np.dtype(full_name(name) if is_torch(name) else name)
     except TypeError:
         raise ValueError(unknown("dtype", name, DTYPES)) from None
+    if name is None or not known.name.startswith(_NUMERIC):
+        raise ValueError(unknown("dtype", name, DTYPES))
     return known
+
+
+def full_name(kind: Any) -> str:
+    """Return "float32" for numpy's and torch's float32, whatever its byte order."""
+    return kind.name if isinstance(kind, np.dtype) else str(kind).removeprefix("torch.")
 
 
 def short_name(kind: Any) -> str:
     """Return "fp32" for numpy.float32, torch.float32 or "float32"; other names as they are."""
-    full = str(kind).removeprefix("torch.")
+    full = full_name(kind)
     return next((short for short, name in _NUMPY_NAME.items() if name == full), full)
 
 
@@ -64,8 +72,8 @@ def check_op(op: str, kind: Any) -> None:
     """Raise unless `op` is one of `OPS` and has a meaning for numbers of this dtype."""
     if op not in OPS:
         raise ValueError(unknown("op", op, OPS))
-    name = str(kind).removeprefix("torch.")
-    if not name.startswith(("bool", "int", "uint", "float", "bfloat", "complex")):
+    name = full_name(kind)
+    if not name.startswith(_NUMERIC):
         raise TypeError(f"unsupported dtype {name}; use a numeric dtype such as {DTYPES[1]!r}")
     if op in ("max", "min") and name.startswith("complex"):
         raise TypeError(f"op {op!r} has no meaning for dtype {name}; use 'sum' or 'prod'")

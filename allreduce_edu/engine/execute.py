@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.dtypes import check_op, combiner, is_torch
-from allreduce_edu.engine.schedule import Ints, Round, Schedule
+from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
+from allreduce_edu.engine.schedule import Ints, Round, Schedule, schedule_of
 
 _VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
 
@@ -26,8 +26,9 @@ class OverflowWarning(RuntimeWarning):
 def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     """Play `schedule` on `x` and return what every rank holds at the end.
 
-    The caller's arrays never change. Places that the collective leaves without meaning (on a
-    rank that is not the root of a reduce, say) hold whatever the rounds left there.
+    The caller's arrays never change, and no gradient flows through. Places that the collective
+    leaves without meaning (on a rank that is not the root of a reduce, say) hold whatever the
+    rounds left there.
 
     Parameters
     ----------
@@ -41,6 +42,11 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     -------
     Like `x`: an array for an array, a list for a sequence; same shapes, dtype and device.
 
+    Raises
+    ------
+    TypeError, ValueError
+        For arrays that do not fit together or the schedule, and for an op without a meaning.
+
     Warns
     -----
     OverflowWarning
@@ -48,11 +54,14 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     """
     shares = as_shares(schedule, x)
     check_op(op, shares[0].dtype)
-    schedule.check()
-    _warn_of_overflow(schedule, shares, op)
-    buf, bounds = load(schedule, shares)
+    if op == "avg" and schedule.collective in ("all_gather", "broadcast"):
+        raise ValueError(f"op 'avg' has no meaning for {schedule.name!r}, which only copies")
+    buf, bounds = load(schedule.check(), shares)
+    exact = _exact(buf, op)
     for _ in steps(schedule, buf, op):
         pass
+    if exact is not None:
+        _warn_of_overflow(schedule, buf, exact, op)
     if op == "avg":
         buf /= schedule.ranks
     result = [_joined(buf[rank], bounds, share) for rank, share in enumerate(shares)]
@@ -64,8 +73,19 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
 def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round, Any]]:
     """Play `schedule` in place on ``buf[rank, chunk, ...]``; yield (round, buf) after each round.
 
-    What is yielded is the live buffer: copy what you want to keep. avg adds only.
+    What is yielded is the live buffer: copy what you want to keep. avg adds only. The schedule is
+    taken as it is; ``schedule.check()`` finds what cannot be played.
     """
+    if tuple(buf.shape[:2]) != (schedule_of(schedule).ranks, schedule.chunks):
+        raise ValueError(
+            f"buf must have shape ({schedule.ranks}, {schedule.chunks}, ...), "
+            f"one cell per rank and chunk, got {tuple(buf.shape)}"
+        )
+    check_op(op, buf.dtype)
+    return _steps(schedule, buf, op)
+
+
+def _steps(schedule: Schedule, buf: Any, op: str) -> Iterator[tuple[Round, Any]]:
     combine = combiner(op, buf)
     cell_bytes = _cell_bytes(buf)
     for r in schedule:
@@ -106,6 +126,7 @@ def _joined(row: Any, bounds: Ints, like: Any) -> Any:
     return flat.reshape(like.shape)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
 def _one_by_one(buf: Any, r: Round, combine: Any) -> None:
     """One contiguous operation per transfer, no copy: right where no cell is read and written."""
     for src, dst, chunk, reduce in zip(r.src, r.dst, r.chunk, r.reduce, strict=True):
@@ -116,6 +137,7 @@ def _one_by_one(buf: Any, r: Round, combine: Any) -> None:
             held[...] = came
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def _all_at_once(buf: Any, r: Round, combine: Any, chunks: int) -> None:
     """Read everything, then write, in array order where many meet: a few calls per round."""
     sent = buf[r.src, r.chunk]
@@ -150,11 +172,13 @@ def _cell_bytes(buf: Any) -> int:
 
 def as_shares(schedule: Schedule, x: Any) -> list[Any]:
     """Return one array per rank, all of one shape and dtype, or say which rank differs."""
-    if not isinstance(x, (list, tuple)) and not hasattr(x, "shape"):
+    if not isinstance(x, (list, tuple)) and not getattr(x, "shape", ()):
         raise TypeError(f"x must be an array or a list of arrays, got {type(x).__name__}")
-    shares = [share if is_torch(share) else np.asarray(share) for share in x]
-    if len(shares) != schedule.ranks:
+    shares = [share.detach() if is_torch(share) else np.asarray(share) for share in x]
+    if len(shares) != schedule_of(schedule).ranks:
         raise ValueError(f"x must hold one array per rank ({schedule.ranks}), got {len(shares)}")
+    if len({is_torch(share) for share in shares}) > 1:
+        raise TypeError("all ranks must pass numpy arrays, or all torch tensors, got both")
     for what in ("shape", "dtype"):
         kinds = [_shown(getattr(share, what)) for share in shares]
         for rank, kind in enumerate(kinds):
@@ -170,27 +194,29 @@ def _shown(kind: Any) -> str:
     return str(tuple(kind)) if isinstance(kind, tuple) else str(kind)
 
 
-def _warn_of_overflow(schedule: Schedule, shares: Sequence[Any], op: str) -> None:
-    """Warn once if the exact sum or product of all shares leaves the integer dtype's range."""
-    kind = np.dtype(str(shares[0].dtype).removeprefix("torch.")) if _is_int(shares[0]) else None
-    if kind is None or op not in ("sum", "prod") or not len(shares):
-        return
-    exact = np.stack([np.asarray(share, np.float64).reshape(-1) for share in shares])
-    total = exact.sum(0) if op == "sum" else exact.prod(0)
-    low, high = np.iinfo(kind).min, np.iinfo(kind).max
-    for element in np.flatnonzero((total < low) | (total > high))[:1]:
-        bounds = np.cumsum(schedule.cut(total.size, kind.itemsize))
-        chunk = int(np.searchsorted(bounds, element, side="right"))
+def _exact(buf: Any, op: str) -> Any:
+    """Return a wider copy to play beside integers that may overflow, else None."""
+    name = full_name(buf.dtype)
+    if not name.startswith(("int", "uint")) or op not in ("sum", "prod"):
+        return None
+    values = np.asarray(buf)
+    largest = max(abs(int(values.max(initial=0))), abs(int(values.min(initial=0))))
+    if op == "sum" and largest * 4 * len(values) <= np.iinfo(name).max:
+        return None
+    return values.astype(object)  # Python's own integers, which have no end
+
+
+def _warn_of_overflow(schedule: Schedule, buf: Any, exact: Any, op: str) -> None:
+    """Warn once if `buf`, played, differs from the exact integers, played."""
+    for _ in _steps(schedule, exact, op):
+        pass
+    for rank, chunk, element in np.argwhere(exact != np.asarray(buf))[:1].tolist():
         warnings.warn(
-            f"the {op} of {schedule.ranks} ranks does not fit {kind}: element {element} "
-            f"(chunk {chunk}) is {total[element]:.0f}, outside {low} to {high}, and wraps around",
+            f"the {op} does not fit {full_name(buf.dtype)} and wraps around: rank {rank}, chunk "
+            f"{chunk} should hold {exact[rank, chunk, element]}, got {buf[rank, chunk, element]}",
             OverflowWarning,
             stacklevel=3,
         )
-
-
-def _is_int(share: Any) -> bool:
-    return str(share.dtype).removeprefix("torch.").startswith(("int", "uint"))
 
 
 def _torch() -> Any:
