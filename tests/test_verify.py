@@ -11,6 +11,7 @@ from allreduce_edu import (
     place_values,
     recursive_doubling,
     ring,
+    ring_all_gather,
     ring_reduce_scatter,
     run,
     summation_order,
@@ -72,7 +73,7 @@ MUTANTS = {
     ),
     "copy for add": (
         two_phases(4, (3, 1, 0, 1, False), COPY),
-        "rank 0, chunk 1 lacks the shares of ranks 0, 2, 3 (from round 3 on)",
+        "rank 0, chunk 1 lacks the shares of ranks 0, 2, 3 (last written in round 3)",
     ),
 }
 
@@ -166,6 +167,44 @@ def test_each_chunk_of_a_ring_is_added_in_its_own_order():
 
 def test_recursive_doubling_adds_in_a_balanced_tree():
     assert repr(summation_order(recursive_doubling(4))) == "((0 + 1) + (2 + 3))"
+
+
+def test_a_promise_must_be_one():
+    with pytest.raises(ValueError, match="root must be an integer between 0 and 3, got 9"):
+        Schedule("s", 4, 4, list, collective="reduce", root=9)
+    with pytest.raises(TypeError, match="root must be an integer"):
+        Schedule("s", 4, 4, list, collective="broadcast")
+    with pytest.raises(ValueError, match="owner must be an integer between 0 and 3, got 9"):
+        Schedule("s", 4, 4, list, collective="reduce_scatter", owner=(9, 9, 9, 9))
+    with pytest.raises(ValueError, match="owner must name a rank for each of 4 chunks, got 1"):
+        Schedule("s", 4, 4, list, collective="all_gather", owner=(0,))
+
+
+def test_a_foreign_share_that_stays_is_dated_by_its_last_write():
+    gather = ring_all_gather(5)
+    rounds = list(gather)
+    last = rounds[2]
+    flipped = Round(last.src, last.dst, last.chunk, np.arange(5) == 4)
+    bad = Schedule(
+        "bad", 5, 5, lambda: [*rounds[:2], flipped, rounds[3]], "all_gather", owner=gather.owner
+    )
+    assert explain(bad)[0].startswith("rank 0, chunk 3 should not hold rank 0's share")
+    assert "nothing ever arrives" not in " ".join(explain(bad))
+
+
+def test_counts_never_wrap_around_to_a_false_proof():
+    there, back = Round.of(0, 1, 0, True), Round.of(1, 0, 0, True)
+    s = Schedule("snowball", 2, 1, lambda: [there, back] * 40)
+    assert explain(s)[0].startswith("rank 0, chunk 0 holds rank 0's share very many times")
+
+
+def test_an_idle_round_is_said_to_be_idle():
+    idle = Schedule("idle", 2, 1, lambda: [*recursive_doubling(2), Round.of([], [], [], [])])
+    assert explain(idle) == ["every value is right, but nothing is sent in round 2"]
+
+
+def test_deep_trees_can_be_printed():
+    assert repr(summation_order(ring(1500))).count("(") == 1499
 
 
 def test_place_values_read_like_the_ranks():

@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.execute import steps
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.schedule import Round, Schedule, count, schedule_of
 
 Counts = npt.NDArray[np.int32]
 _TIMES = {2: "twice"}
+_CEILING = 1 << 20  # counts stop here, far below where int32 would wrap around to a false proof
 _MOST_CELLS = 1 << 28
 
 
@@ -39,12 +40,20 @@ def contributions(schedule: Schedule) -> Counts:
     Raises
     ------
     ValueError
-        If ranks x chunks x ranks is too large to hold, before anything is allocated.
+        If ranks x chunks x ranks is too large to hold, before anything is allocated; or if the
+        schedule cannot be played.
     """
-    counts = _one_hot(schedule)
-    for _ in steps(schedule.check(), counts):
+    counts = _one_hot(schedule_of(schedule))
+    for _ in counted(schedule.check(), counts):
         pass
     return counts
+
+
+def counted(schedule: Schedule, counts: Counts) -> Iterator[tuple[Round, Counts]]:
+    """Play on counts[rank, chunk, whose] in place; yield (round, counts) after each round."""
+    for each in steps(schedule, counts):
+        np.minimum(counts, _CEILING, out=counts)
+        yield each
 
 
 def expected(schedule: Schedule) -> Expected:
@@ -55,6 +64,7 @@ def expected(schedule: Schedule) -> Expected:
     ValueError
         For a "custom" schedule, which promises nothing; ``named`` gives it a promise.
     """
+    schedule_of(schedule)
     n, c = schedule.ranks, schedule.chunks
     start = _one_hot(schedule)
     end = np.ones_like(start)
@@ -62,7 +72,9 @@ def expected(schedule: Schedule) -> Expected:
     kind = schedule.collective
     owner = np.asarray(schedule.owner if schedule.owner is not None else np.arange(c) % n)
     if kind == "custom":
-        raise ValueError(f"{schedule.name!r} does not say which collective it is; use .named(...)")
+        raise ValueError(
+            f"{schedule.name!r} does not say which collective it is; use .named(name, collective)"
+        )
     if kind == "reduce_scatter":
         meaning = np.arange(n)[:, None] == owner
     elif kind == "reduce":
@@ -78,9 +90,10 @@ def place_values(ranks: int, chunks: int) -> npt.NDArray[np.int64]:
     """Return x[rank, chunk] = (chunk + 1) * 10**rank: whose share it is can be read off a sum.
 
     The right sum over four ranks reads 1111, 2222, 3333, ...; a digit too large is a share
-    added twice, a missing one a share lost.
+    added twice, a missing one a share lost. From the tenth chunk on the digits run together.
     """
     ranks = integer("ranks", ranks, 1, 16)
+    chunks = integer("chunks", chunks, 1)
     return (np.arange(1, chunks + 1) * 10 ** np.arange(ranks, dtype=np.int64)[:, None]).astype(
         np.int64
     )
@@ -92,14 +105,24 @@ class Sum(tuple[Any, Any]):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return f"({self[0]} + {self[1]})"
+        said: list[str] = []
+        left: list[Any] = [self]
+        while left:  # not by recursion: a ring of 1,000 ranks is 1,000 deep
+            part = left.pop()
+            if isinstance(part, Sum):
+                left += [")", part[1], " + ", part[0], "("]
+            else:
+                said.append(str(part))
+        return "".join(said)
 
 
 def summation_order(schedule: Schedule, rank: int = 0, chunk: int = 0) -> Any:
     """Return the tree of additions behind one (rank, chunk), as nested `Sum` of rank numbers.
 
     ``((1 + 2) + 3)`` means: rank 2's share came and was added to 1's, then 3's to that.
+    ValueError if there is no such rank or chunk, or if the schedule cannot be played.
     """
+    schedule_of(schedule)
     rank = integer("rank", rank, 0, schedule.ranks - 1)
     chunk = integer("chunk", chunk, 0, schedule.chunks - 1)
     held: list[Any] = list(range(schedule.ranks))
@@ -114,9 +137,11 @@ def summation_order(schedule: Schedule, rank: int = 0, chunk: int = 0) -> Any:
 def explain(schedule: Schedule) -> list[str]:
     """Return what is wrong with a schedule, a sentence each; an empty list is a proof.
 
-    Names rank, chunk, whose share is held how often, and from which round on; the first is round 1.
+    Names rank, chunk, whose share is held how often, and the round; the first is round 1. Up to
+    64 rounds and 16 ranks it also finds a round that can be left out. ValueError for a "custom"
+    schedule, which promises nothing.
     """
-    problems = schedule.problems()
+    problems = schedule_of(schedule).problems()
     if problems:
         return problems
     wrong = list(_wrong_cells(schedule))
@@ -127,7 +152,7 @@ def wrong_shares(counts: npt.NDArray[Any], end: npt.NDArray[Any]) -> str:
     """Say in words how one cell's counts[whose] differ from what they must be."""
     lacking = np.flatnonzero(counts < end).tolist()
     over = [
-        f"rank {whose}'s share {_TIMES.get(counts[whose], f'{counts[whose]} times')}"
+        f"rank {whose}'s share {_times(int(counts[whose]))}"
         for whose in np.flatnonzero((counts > end) & (end > 0))
     ]
     foreign = [f"rank {whose}'s share" for whose in np.flatnonzero((counts > 0) & (end == 0))]
@@ -138,6 +163,10 @@ def wrong_shares(counts: npt.NDArray[Any], end: npt.NDArray[Any]) -> str:
     elif lacking:
         said.append(f"lacks the shares of ranks {', '.join(map(str, lacking))}")
     return " and ".join(said)
+
+
+def _times(count: int) -> str:
+    return "very many times" if count >= _CEILING else _TIMES.get(count, f"{count} times")
 
 
 def _one_hot(schedule: Schedule) -> Counts:
@@ -151,69 +180,78 @@ def _one_hot(schedule: Schedule) -> Counts:
 
 
 class _Wrong(NamedTuple):
+    """A cell that ends wrong; `since` as in `spoiled`."""
+
     rank: int
     chunk: int
-    round: int
+    since: int
     what: str
+    over: bool  # it holds a share too often, or one that it should not hold
 
 
 def spoiled(schedule: Schedule) -> npt.NDArray[np.int64]:
     """Return since[rank, chunk]: the round after which a cell stayed wrong for good.
 
-    -1 for a cell that ends right; the number of rounds for one that nothing ever reached.
+    -1 for a cell that ends right; the number of rounds for one that nothing ever reached. A cell
+    that lacks a share is wrong since it was last written.
     """
+    return _spoiled(schedule)[0]
+
+
+def _spoiled(schedule: Schedule) -> tuple[npt.NDArray[np.int64], Counts, Counts]:
+    """Return since[rank, chunk], the counts at the end, and those promised."""
     start, end, meaning = expected(schedule)
     counts = start.copy()
     since = np.full(meaning.shape, -1)  # the last write, or the first of too many shares
     over = np.zeros_like(meaning)
     k = -1
-    for k, (r, _) in enumerate(steps(schedule, counts)):
-        was_over, over = over, np.any(counts > end, axis=-1)
+    for k, (r, _) in enumerate(counted(schedule.check(), counts)):
+        was_over, over = over, np.any(counts > np.maximum(end, 1), axis=-1)
         written = np.zeros_like(meaning)
         written[r.dst, r.chunk] = True
         since[written & ~(was_over & over)] = k
     since[since < 0] = k + 1
     since[(counts == end).all(-1) | ~meaning] = -1
-    return since
+    return since, counts, end
 
 
 def _wrong_cells(schedule: Schedule) -> Iterator[_Wrong]:
-    """Yield every cell that ends wrong, with the round that spoiled it."""
-    since, counts, end = spoiled(schedule), contributions(schedule), expected(schedule).end
+    """Yield every cell that ends wrong."""
+    since, counts, end = _spoiled(schedule)
     for rank, chunk in np.argwhere(since >= 0).tolist():
-        what = wrong_shares(counts[rank, chunk], end[rank, chunk])
-        yield _Wrong(rank, chunk, int(since[rank, chunk]), what)
+        have, want = counts[rank, chunk], end[rank, chunk]
+        over = bool((have > np.maximum(want, 1)).any())
+        yield _Wrong(rank, chunk, int(since[rank, chunk]), wrong_shares(have, want), over)
 
 
 def _summary(wrong: list[_Wrong], rounds: int, most: int = 6) -> list[str]:
     """Order by round, earliest first, and say how many are left out."""
-    wrong = sorted(wrong, key=lambda w: (w.round, w.rank, w.chunk))
-    said = [
-        f"rank {w.rank}, chunk {w.chunk} {w.what} "
-        + (
-            "(nothing ever arrives there)"
-            if w.round == rounds
-            else f"(from round {w.round + 1} on)"
-        )
-        for w in wrong[:most]
-    ]
+    wrong = sorted(wrong, key=lambda w: (w.since, w.rank, w.chunk))
+    said = []
+    for w in wrong[:most]:
+        when = f"from round {w.since + 1} on" if w.over else f"last written in round {w.since + 1}"
+        when = "nothing ever arrives there" if w.since == rounds else when
+        said.append(f"rank {w.rank}, chunk {w.chunk} {w.what} ({when})")
     left = len(wrong) - most
     return said + ([f"and {left} more of the {len(wrong)} wrong cells"] if left > 0 else [])
 
 
 def _surplus(schedule: Schedule) -> Iterator[str]:
-    """Yield the rounds of a right schedule that could be left out, with what they cost."""
+    """Yield the first round of a right schedule that could be left out, with what it costs."""
     rounds: list[Round] = list(schedule)
     if len(rounds) > 64 or schedule.ranks > 16:
         return
     for k, each in enumerate(rounds):
         rest = rounds[:k] + rounds[k + 1 :]
-        if not any(_wrong_cells(replace(schedule, rounds=lambda rest=rest: rest))):  # type: ignore[misc]
-            chunks = Counter(each.src.tolist())
-            sends = Counter(int(src) for r in rounds for src in r.src)
-            rank, extra = chunks.most_common(1)[0] if chunks else (0, 0)
-            yield (
-                f"every value is right, but round {k + 1} is not needed: rank {rank} sends "
-                f"{sends[rank]} chunks where {sends[rank] - extra} are enough"
-            )
+        if any(_wrong_cells(replace(schedule, rounds=lambda rest=rest: rest))):  # type: ignore[misc]
+            continue
+        if not len(each):
+            yield f"every value is right, but nothing is sent in round {k + 1}"
             return
+        rank, extra = Counter(each.src.tolist()).most_common(1)[0]
+        sends = sum(int((r.src == rank).sum()) for r in rounds)
+        yield (
+            f"every value is right, but round {k + 1} is not needed: rank {rank} sends "
+            f"{count(sends, 'chunk')} where {sends - extra} are enough"
+        )
+        return
