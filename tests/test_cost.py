@@ -44,9 +44,12 @@ def test_empty_chunks_are_no_messages():
 @pytest.mark.parametrize(
     ("sizes", "error", "sentence"),
     [
-        ([1, 2], ValueError, "3 bytes per chunk, got int64 of shape (2,)"),
-        ([1.5, 2, 3], ValueError, "got float64"),
-        ([1, -2, 3], ValueError, "sizes must be >= 0, got -2"),
+        ([1, 2], ValueError, "3 bytes per chunk, got 2"),
+        ([1.5, 2, 3], TypeError, "sizes must be an integer >= 0, got 1.5"),
+        ([[1], [2, 3], 4], TypeError, "sizes must be an integer >= 0, got [1]"),
+        ([1, -2, 3], ValueError, "sizes must be an integer >= 0, got -2"),
+        (2**60, ValueError, "sizes must be at most 1,125,899,906,842,624 bytes"),
+        ("many", TypeError, "sizes must be an integer >= 0, got 'many'"),
         (-1, ValueError, "sizes must be an integer >= 0, got -1"),
         (1.5, TypeError, "sizes must be an integer >= 0, got 1.5"),
     ],

@@ -103,6 +103,37 @@ def test_a_round_that_never_comes_is_wrong_in_the_last_frame():
     assert step["wrong"][-1] == "and 6 more cells"
 
 
+def test_cells_without_meaning_are_never_wrong():
+    s = Schedule(
+        "reduce, twice over",
+        3,
+        1,
+        lambda: [Round.of(1, 0, 0, True), Round.of([0, 2], [1, 0], 0, True)],
+        collective="reduce",
+        root=0,
+    )
+    assert not any(step["wrong_cells"] for step in frames(s)["steps"])
+
+
+def test_what_is_mended_later_was_not_wrong_for_good():
+    r = np.arange(4)
+    surplus = Schedule(
+        "surplus",
+        4,
+        4,
+        lambda: [
+            *(Round.of(r, (r + 1) % 4, (r - k) % 4, True) for k in range(4)),
+            *(Round.of(r, (r + 1) % 4, (r + 1 - k) % 4, False) for k in range(3)),
+        ],
+    )
+    assert not any(step["wrong_cells"] for step in frames(surplus)["steps"])
+
+
+def test_words_are_no_numbers():
+    with pytest.raises(TypeError, match="unsupported dtype object"):
+        frames(ring(2), np.array([[None], [None]]))
+
+
 def test_the_sentence_says_round_transfers_and_progress():
     said = [step["say"] for step in frames(ring(4))["steps"]]
     assert said[0].startswith("Round 1 of 6, adding: rank 0 sends chunk 0 to rank 1, ")

@@ -1,6 +1,8 @@
 """Counts what a schedule sends: bytes, messages, the busiest port.
 
-`sizes` is bytes per chunk (array[chunks]) or bytes per rank (an int, cut by the schedule).
+`sizes` is bytes per chunk (array[chunks]), or bytes per rank: an int, which the schedule cuts as
+so many elements of one byte. Where elements must not be torn, pass
+``schedule.cut(elements, itemsize) * itemsize``.
 Counted, never taken from a formula: the formulas are what the tests compare with.
 """
 
@@ -12,13 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.check import integer
-from allreduce_edu.engine.schedule import Schedule
+from allreduce_edu.engine.schedule import Schedule, schedule_of
 
+_MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
 Bytes = npt.NDArray[np.int64]
 
 
 def sent_bytes(schedule: Schedule, sizes: Any) -> Bytes:
-    """Return the bytes that each rank sends, array[ranks]; a link sends and receives at once."""
+    """Return the bytes that each rank sends, array[ranks]; a link sends and receives at once.
+
+    ValueError for sizes that do not fit, or a schedule that cannot be played.
+    """
     return _per_rank(schedule, sizes, "src")
 
 
@@ -40,7 +46,7 @@ def messages(schedule: Schedule, sizes: Any = None) -> int:
     """
     size = chunk_bytes(schedule, np.ones(schedule.chunks, np.int64) if sizes is None else sizes)
     total = 0
-    for r in schedule:
+    for r in schedule.check():
         loaded = size[r.chunk] > 0
         total += len(np.unique(r.src[loaded] * schedule.ranks + r.dst[loaded]))
     return total
@@ -48,22 +54,28 @@ def messages(schedule: Schedule, sizes: Any = None) -> int:
 
 def chunk_bytes(schedule: Schedule, sizes: Any) -> Bytes:
     """Return bytes per chunk, array[chunks], from either form of `sizes`."""
-    if np.ndim(sizes) == 0:
-        return schedule.cut(integer("sizes", sizes, 0)).astype(np.int64)
-    array = np.asarray(sizes)
-    if array.shape != (schedule.chunks,) or array.dtype.kind not in "iu":
+    schedule_of(schedule)
+    if not isinstance(sizes, (list, tuple, np.ndarray)):
+        array = np.asarray(schedule.cut(_modest(integer("sizes", sizes, 0))))
+    else:
+        array = np.array([_modest(integer("sizes", each, 0)) for each in sizes], np.int64)
+    if array.shape != (schedule.chunks,):
         raise ValueError(
             f"sizes must be bytes per rank (an int) or {schedule.chunks} bytes per chunk, "
-            f"got {array.dtype} of shape {array.shape}"
+            f"got {array.size}"
         )
-    if (array < 0).any():
-        raise ValueError(f"sizes must be >= 0, got {array.min()}")
     return array.astype(np.int64)
+
+
+def _modest(size: int) -> int:
+    if size > _MOST_BYTES:
+        raise ValueError(f"sizes must be at most {_MOST_BYTES:,} bytes, got {size:,}")
+    return size
 
 
 def _per_rank(schedule: Schedule, sizes: Any, end: str) -> Bytes:
     size = chunk_bytes(schedule, sizes)
     total = np.zeros(schedule.ranks, np.int64)
-    for r in schedule:
+    for r in schedule.check():
         np.add.at(total, getattr(r, end), size[r.chunk])
     return total

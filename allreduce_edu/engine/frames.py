@@ -13,10 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.cost import chunk_bytes
-from allreduce_edu.engine.dtypes import dtype, is_torch, short_name
+from allreduce_edu.engine.dtypes import check_op, dtype, is_torch, short_name
 from allreduce_edu.engine.execute import as_shares, load, steps
-from allreduce_edu.engine.schedule import Round, Schedule
-from allreduce_edu.engine.verify import expected, place_values, spoiled, wrong_shares
+from allreduce_edu.engine.schedule import Round, Schedule, count, schedule_of
+from allreduce_edu.engine.verify import (
+    Expected,
+    counted,
+    expected,
+    place_values,
+    spoiled,
+    wrong_shares,
+)
 
 MOST_RANKS, MOST_CELLS = 16, 1024
 _SAID = 4  # transfers that the spoken sentence lists one by one
@@ -38,55 +45,50 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
     ValueError
         If there is more than a picture can show.
     """
-    _check_room(schedule)
-    n, c = schedule.ranks, schedule.chunks
+    _check_room(schedule_of(schedule))
     values, sizes, note = _data(schedule, x)
     goal = expected(schedule)
-    counts = goal.start.copy()
-    start = {"mask": _masks(counts > 0).ravel().tolist(), "value": _texts(values)}
-    masks = np.where(goal.meaning, _masks(goal.end > 0), -1)
-    sent = np.zeros(n, np.int64)
-    rounds = list(schedule.check())
-    since = spoiled(schedule)
-    out = []
-    played = zip(_live(schedule, values), steps(schedule, counts), strict=True)
-    for k, ((before, after), (r, _)) in enumerate(played):
-        np.add.at(sent, r.src, sizes[r.chunk])
-        last = k == len(rounds) - 1
-        wrong = (counts > np.maximum(goal.end, 1)).any(-1) | ((since >= 0) & ((since <= k) | last))
-        fresh = wrong if last else wrong & _written(r, n, c)
-        cells = np.unique(r.dst * c + r.chunk)
-        out.append(
-            {
-                "src": r.src.tolist(),
-                "dst": r.dst.tolist(),
-                "chunk": r.chunk.tolist(),
-                "reduce": r.reduce.astype(int).tolist(),
-                "log": list(_log(r, before)),
-                "cell": cells.tolist(),
-                "mask": _masks(counts > 0).ravel()[cells].tolist(),
-                "twice": _masks(counts > 1).ravel()[cells].tolist(),
-                "value": _texts(after.reshape(n * c)[cells]),
-                "wrong": _sentences(fresh, counts, goal.end),
-                "wrong_cells": np.flatnonzero(wrong).tolist(),
-                "sent": sent.tolist(),
-                "phase": {"add": "reduce", "add and copy": "mixed"}.get(r.phase, "copy"),
-                "say": _say(
-                    f"Round {k + 1} of {len(rounds)}", r, (counts == goal.end).all(-1), goal.meaning
-                ),
-            }
-        )
     return {
         "name": schedule.name,
         "collective": schedule.collective,
-        "ranks": n,
-        "chunks": c,
-        "start": start,
-        "goal": masks.ravel().tolist(),
-        "steps": out,
+        "ranks": schedule.ranks,
+        "chunks": schedule.chunks,
+        "start": {"mask": _masks(goal.start > 0).ravel().tolist(), "value": _texts(values)},
+        "goal": np.where(goal.meaning, _masks(goal.end > 0), -1).ravel().tolist(),
+        "steps": list(_steps(schedule, values, sizes, goal)),
         "note": note,
         "unit": "chunks" if x is None else "bytes",
     }
+
+
+def _steps(schedule: Schedule, values: Any, sizes: Any, goal: Expected) -> Iterator[dict[str, Any]]:
+    """Yield each round: its transfers, and the state of the cells it wrote."""
+    n, c = schedule.ranks, schedule.chunks
+    sent, counts, since = np.zeros(n, np.int64), goal.start.copy(), spoiled(schedule)
+    total = sum(1 for _ in schedule)
+    played = zip(_live(schedule, values), counted(schedule, counts), strict=True)
+    for k, ((before, after), (r, _)) in enumerate(played):
+        np.add.at(sent, r.src, sizes[r.chunk])
+        wrong = (since >= 0) & ((since <= k) | (k == total - 1))
+        fresh = wrong & (_written(r, n, c) | (k == total - 1))
+        cells = np.unique(r.dst * c + r.chunk)
+        done = (counts == goal.end).all(-1)
+        yield {
+            "src": r.src.tolist(),
+            "dst": r.dst.tolist(),
+            "chunk": r.chunk.tolist(),
+            "reduce": r.reduce.astype(int).tolist(),
+            "log": _log(r, before),
+            "cell": cells.tolist(),
+            "mask": _masks(counts > 0).ravel()[cells].tolist(),
+            "twice": _masks(counts > 1).ravel()[cells].tolist(),
+            "value": _texts(after.reshape(n * c)[cells]),
+            "wrong": _sentences(fresh, counts, goal.end),
+            "wrong_cells": np.flatnonzero(wrong).tolist(),
+            "sent": sent.tolist(),
+            "phase": {"add": "reduce", "add and copy": "mixed"}.get(r.phase, "copy"),
+            "say": _say(f"Round {k + 1} of {total}", r, done, goal.meaning),
+        }
 
 
 def _check_room(schedule: Schedule) -> None:
@@ -108,6 +110,7 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
             "(c + 1) · 10ʳ for chunk c of rank r",
         )
     shares = [_as_numpy(share) for share in as_shares(schedule, x)]
+    check_op("sum", shares[0].dtype)
     buf, bounds = load(schedule, shares)
     sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
     note = f"one element of each chunk (the first that no rank has at 0), {short_name(buf.dtype)}"
@@ -151,18 +154,21 @@ def _text(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _log(r: Round, before: Any) -> Iterator[str]:
-    """Yield each transfer with its sum written out."""
+@np.errstate(over="ignore", invalid="ignore")
+def _log(r: Round, before: Any) -> list[str]:
+    """Write each transfer with its sum."""
     held: dict[tuple[int, int], Any] = {}
+    said = []
     for src, dst, chunk, adds in _transfers(r):
         came = before[src, chunk]
         to = f"rank {src} → rank {dst}, chunk {chunk}: "
         if not adds:
-            yield to + f"copy {_text(came.item())}"
+            said.append(to + f"copy {_text(came.item())}")
             continue
         old = held.get((dst, chunk), before[dst, chunk])
-        held[dst, chunk] = old + came
-        yield to + f"{_text(old.item())} + {_text(came.item())} = {_text((old + came).item())}"
+        new = held[dst, chunk] = old + came
+        said.append(to + "{} + {} = {}".format(*(_text(v.item()) for v in (old, came, new))))
+    return said
 
 
 def _transfers(r: Round) -> Iterator[tuple[int, int, int, bool]]:
@@ -188,7 +194,7 @@ def _say(where: str, r: Round, done: npt.NDArray[np.bool_], meaning: npt.NDArray
         r.phase, "nothing is sent"
     )
     moves = [f"rank {s} sends chunk {c} to rank {d}" for s, d, c, _ in _transfers(r)]
-    listed = ", ".join(moves) if len(moves) <= _SAID else f"{len(moves)} transfers"
+    listed = ", ".join(moves) if len(moves) <= _SAID else count(len(moves), "transfer")
     complete = int((done & meaning).sum())
     are = "is" if complete == 1 else "are"
     return f"{where}, {verb}: {listed}. {complete} of {int(meaning.sum())} cells {are} complete."
