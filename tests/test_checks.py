@@ -1,7 +1,9 @@
+from itertools import count
+
 import numpy as np
 import pytest
 
-from allreduce_edu import explain, naive, parameter_server, ring
+from allreduce_edu import Round, Schedule, explain, naive, parameter_server, ring
 from allreduce_edu.lessons import checks
 from allreduce_edu.lessons.checks import (
     Step,
@@ -32,6 +34,25 @@ REFERENCES = {
     "second phase mirrored": program(ADD, (lambda r, k: r + 1 + k, lambda r, k: r + 2 + k), to=-1),
     "engine": ring,
 }
+
+
+def detour(n):
+    """Between the phases a chunk is put into a wrong place, and overwritten later."""
+    r, plan = np.arange(n), list(program(ADD, COPY)(n))
+    middle = [Step(send=(r + 1) % n, into=(r + 2) % n, add=False)] * (n > 2)
+    return plan[: n - 1] + middle + plan[n - 1 :]
+
+
+def collide(n):
+    """With two ranks its digits read like a sum: 11 + 11 in place of 22."""
+    r = 0 * np.arange(n)
+    return [
+        Step(r, r, add=True),
+        Step(r, r + 1 - (n == 1), add=False),
+        Step(r, r + 1 - (n == 1), add=True),
+    ]
+
+
 WRONG = {
     "starter": (
         lambda n: (Step(send=..., into=..., add=...) for _ in range(n - 1)),
@@ -74,6 +95,32 @@ WRONG = {
         lambda n: [Step(np.arange(n), np.arange(n), add=True, to=2)],
         "to must be +1 or -1, got 2",
     ),
+    "forgets to yield": (lambda n: None, "returns nothing: did you forget `yield`?"),
+    "returns one step": (lambda n: Step(0, 0, add=True), "returns one Step; yield one for each"),
+    "returns a number": (lambda n: 3, "must yield Steps, got int"),
+    "never ends": (
+        lambda n: (Step(np.arange(n), np.arange(n), add=False) for _ in count()),
+        "there are more than 24 rounds; 6 are enough",
+    ),
+    "adds perhaps": (
+        lambda n: [Step(np.arange(n), np.arange(n), add="yes")],
+        "add must be True or False, got 'yes'",
+    ),
+    "sends lists of lists": (
+        lambda n: [Step([[0], [1, 2]], np.arange(n), add=True)],
+        "send must hold one chunk number",
+    ),
+    "always two ranks": (lambda n: ring(2), "the function returns a schedule of 2 ranks"),
+    "a wrong schedule": (
+        lambda n: Schedule("s", n, n, lambda: [Round.of(0, n, 0, reduce=True)]),
+        "dst must be between 0 and 3, got 4",
+    ),
+    "doubles on one rank": (
+        lambda n: [*(REFERENCES["textbook"](n)), *[Step([0], [0], add=True)] * (n == 1)],
+        "right for 2 to 8 ranks. With 1 rank: one rank has nobody to send to, and ends with 2 in",
+    ),
+    "overwrites a detour": (detour, "every value is right. But with 4 ranks there are 7 rounds"),
+    "digits that collide": (collide, "which puts it into chunk 1"),
 }
 
 
@@ -129,8 +176,13 @@ def test_any_shares_with_the_right_sum_pass(shares):
     [
         ([321, 321, 321], "every rank holds 321 before the all-reduce, and 963 after it"),
         ([3, 2, 1], "3 + 2 + 1 = 6, and it should read 321"),
-        ([1, 2], "give three numbers, one for each rank, got 2"),
-        ([..., ..., ...], "give three numbers, one for each rank, got 0"),
+        ([1, 2], "three numbers, one for each rank, got 2"),
+        ([1.9, 2.9, 3.9], "a share must be an integer between"),
+        (["1", "20", "300"], "a share must be an integer between"),
+        ([True, 20, 300], "a share must be an integer between"),
+        (321, "three numbers, one for each rank, got 0"),
+        (None, "three numbers, one for each rank, got 0"),
+        ([..., ..., ...], "three numbers, one for each rank, got 0"),
     ],
 )
 def test_other_shares_hear_what_they_give(shares, sentence):
@@ -143,19 +195,28 @@ def test_the_first_finished_chunk():
     assert rounds_until_finished(3).ok
     assert repr(rounds_until_finished(3)) == "✓ Right: after round 3 rank 0 holds chunk 1, finished"
     for answer, sentence in {
-        1: "something has arrived after round 1, but no chunk",
+        1: "after round 1 no chunk on rank 0 holds all 4 shares yet",
+        4: "after round 4 rank 0 has had a finished chunk for a while",
         6: "after round 6 every chunk is finished on every rank",
-        9: "no such round",
-        ...: "step through the ring and count",
+        9: "the number of rounds must be an integer between 0 and 6, got 9",
+        "3": "must be an integer between 0 and 6, got '3'",
+        ...: "replace the dots",
     }.items():
         assert sentence in rounds_until_finished(answer).why
+        assert not rounds_until_finished(answer).ok
 
 
 def test_the_first_wrong_round_is_the_one_that_the_player_marks():
     ring_that_adds = checks.ring_schedule(WRONG["adds in the second phase"][0])
     assert rounds_until_wrong(4, ring_that_adds).why.startswith("in round 4 it happens: rank 0")
     assert "go back to where it begins" in rounds_until_wrong(6, ring_that_adds).why
-    assert "no cell holds a share more than once" in rounds_until_wrong(3, ring_that_adds).why
+    assert "no cell is marked as wrong yet" in rounds_until_wrong(3, ring_that_adds).why
     assert not rounds_until_wrong(..., ring_that_adds).ok
-    assert rounds_until_wrong(0, ring(4)).ok
-    assert not rounds_until_wrong(2, ring(4)).ok
+    assert "got 100" in rounds_until_wrong(100, ring_that_adds).why
+    assert rounds_until_wrong(2, ring(4)).why == "no round of 'ring all-reduce' spoils a cell"
+
+
+def test_a_learners_own_exception_comes_through():
+    with pytest.raises(ZeroDivisionError):
+        my_ring(lambda n: 1 // 0)
+    assert not my_ring(3).ok

@@ -64,7 +64,7 @@ class Round:
         try:
             parts = np.broadcast_arrays(*(np.atleast_1d(part) for part in named.values()))
         except ValueError:
-            lengths = ", ".join(str(len(p) if np.iterable(p) else 1) for p in named.values())
+            lengths = ", ".join(str(len(list(p)) if np.iterable(p) else 1) for p in named.values())
             raise ValueError(
                 f"src, dst, chunk and reduce must have one length, got {lengths}"
             ) from None

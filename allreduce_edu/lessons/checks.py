@@ -1,24 +1,32 @@
 """Judges for the exercises: they say what is wrong and where, never only that it is.
 
 They count with the engine, for 1 to 8 ranks: a ring that is right for two ranks need not be
-right for three.
+right for three. A judge answers whatever it is given; what a learner's own code raises is let
+through, because the learner's own line is in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.algorithms import ring
+from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.execute import run, steps
 from allreduce_edu.engine.frames import frames
 from allreduce_edu.engine.schedule import Round, Schedule
-from allreduce_edu.engine.verify import contributions, expected, place_values, wrong_shares
+from allreduce_edu.engine.verify import (
+    contributions,
+    expected,
+    place_values,
+    wrong_shares,
+)
 
 TRIED = range(1, 9)  # numbers of ranks that every judge tries
 SHOWN = 4  # the number of ranks that messages prefer: the one in the pictures
@@ -45,61 +53,85 @@ def wrong(why: str) -> Verdict:
     return Verdict(ok=False, why=why)
 
 
-def shares_that_sum_to(goal: int, shares: Sequence[Any]) -> Verdict:
+# --------------------------------------------------------------------- numbers as answers
+
+
+def shares_that_sum_to(goal: int, shares: Any) -> Verdict:
     """Judge whether one number on each of three ranks all-reduces to `goal`."""
-    if len(shares) != 3 or any(each is ... for each in shares):
-        return wrong(f"give three numbers, one for each rank, got {len(_filled(shares))}")
-    result = int(run(ring(3), np.array(shares, np.int64).reshape(3, 1))[0, 0])
+    given = list(shares) if isinstance(shares, (list, tuple, np.ndarray)) else []
+    given = [each for each in given if each is not ...]
+    if len(given) != 3:
+        return wrong(f"give a list of three numbers, one for each rank, got {len(given)}")
+    try:
+        numbers = [integer("a share", each, -(10**9), 10**9) for each in given]
+    except (TypeError, ValueError) as error:
+        return wrong(str(error))
+    result = int(run(ring(3), np.array(numbers).reshape(3, 1))[0, 0])
     if result == goal:
-        return right(f"{' + '.join(map(str, shares))} = {result}, on every rank")
-    if all(each == goal for each in shares):
+        return right(f"{' + '.join(map(str, numbers))} = {result}, on every rank")
+    if all(each == goal for each in numbers):
         return wrong(
             f"every rank holds {goal} before the all-reduce, and {result} after it. "
             "The shares go in; the sum comes out"
         )
-    return wrong(f"{' + '.join(map(str, shares))} = {result}, and it should read {goal}")
+    return wrong(f"{' + '.join(map(str, numbers))} = {result}, and it should read {goal}")
 
 
 def rounds_until_finished(answer: Any, ranks: int = 4, rank: int = 0) -> Verdict:
     """Judge after how many rounds of the ring `rank` first holds a finished chunk."""
-    if answer is ...:
-        return wrong("step through the ring and count")
     done = _finished_cells(ring(ranks))
+    if (problem := _no_round(answer, len(done) - 1)) is not None:
+        return problem
     first = next(k for k, cells in enumerate(done) if cells[rank].any())
     chunk = int(np.flatnonzero(done[first][rank])[0])
-    all_done = next(k for k, cells in enumerate(done) if cells.all())
     if answer == first:
         return right(f"after round {first} rank {rank} holds chunk {chunk}, finished")
-    if answer == all_done:
+    if answer == len(done) - 1:
         return wrong(
-            f"after round {all_done} every chunk is finished on every rank; "
+            f"after round {answer} every chunk is finished on every rank; "
             f"rank {rank} has its first one earlier"
         )
-    if isinstance(answer, int) and 0 < answer < first:
+    if answer < first:
         return wrong(
-            f"something has arrived after round {answer}, but no chunk on rank {rank} "
-            f"holds all {ranks} shares yet"
+            f"after round {answer} no chunk on rank {rank} holds all {ranks} shares yet; "
+            "that something has arrived does not finish it"
         )
-    return wrong(
-        f"after round {answer} rank {rank} has more than its first finished chunk, "
-        "or there is no such round"
-    )
+    return wrong(f"after round {answer} rank {rank} has had a finished chunk for a while")
 
 
 def rounds_until_wrong(answer: Any, schedule: Schedule) -> Verdict:
     """Judge after how many rounds the player first marks a cell as wrong for good."""
-    marked = [k for k, step in enumerate(frames(schedule)["steps"], 1) if step["wrong_cells"]]
-    if answer is ...:
-        return wrong("step through the rounds until a cell is marked as wrong")
+    shown = frames(schedule)["steps"]
+    marked = [k for k, step in enumerate(shown, 1) if step["wrong_cells"]]
+    if (problem := _no_round(answer, len(shown))) is not None:
+        return problem
     if not marked:
-        return wrong("this schedule never goes wrong") if answer else right("it never goes wrong")
-    first = marked[0]
-    sentence = frames(schedule)["steps"][first - 1]["wrong"][0]
-    if answer == first:
-        return right(f"in round {first} it happens: {sentence}")
+        return wrong(f"no round of {schedule.name!r} spoils a cell")
+    if answer == marked[0]:
+        return right(f"in round {answer} it happens: {shown[answer - 1]['wrong'][0]}")
     if answer in marked:
         return wrong(f"round {answer} is where it shows as well; go back to where it begins")
-    return wrong(f"after round {answer} no cell holds a share more than once, and none is lost yet")
+    return wrong(f"after round {answer} no cell is marked as wrong yet; go on stepping")
+
+
+def _no_round(answer: Any, last: int) -> Verdict | None:
+    """Return the verdict on what is no number of rounds, else None."""
+    if answer is ...:
+        return wrong("replace the dots with the number that you counted in the player")
+    try:
+        integer("the number of rounds", answer, 0, last)
+    except (TypeError, ValueError) as error:
+        return wrong(str(error))
+    return None
+
+
+def _finished_cells(schedule: Schedule) -> list[npt.NDArray[np.bool_]]:
+    """Return, for the start and after each round, which cells hold every share once."""
+    counts = expected(schedule).start
+    return [(counts == 1).all(-1), *((c == 1).all(-1) for _, c in steps(schedule, counts))]
+
+
+# --------------------------------------------------------------------- rings as formulas
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,24 +156,30 @@ class Step:
     to: int = 1
 
     def __repr__(self) -> str:
-        verb = "add" if self.add else "copy"
-        return f"Step(send={_short(self.send)}, into={_short(self.into)}, {verb}, to={self.to:+d})"
+        return f"Step(send={self.send}, into={self.into}, add={self.add}, to={self.to})"
 
 
 Program = Callable[[int], Iterable[Step]]
 
 
-def my_ring(program: Program | Callable[[int], Schedule]) -> Verdict:
-    """Judge a ring: every share once and in its place, then the bytes, then the rounds."""
-    found = {n: what for n in TRIED if (what := _wrong_values(program, n))}
-    if found:
-        n = SHOWN if SHOWN in found else min(found)
-        hidden = "right for 2 ranks, wrong from 3 on. " if 2 not in found else ""
+def my_ring(program: Any) -> Verdict:
+    """Judge a ring: every share once and in its place, then the bytes, then the rounds.
+
+    `program(n)` yields a `Step` per round, or returns a `Schedule`.
+    """
+    if not callable(program):
+        return wrong(f"give the function itself, my_ring, got {type(program).__name__}")
+    plans = {n: _plan(program, n) for n in TRIED}
+    found = {n: what for n, plan in plans.items() if (what := _wrong_values(plan, n))}
+    if several := [n for n in found if n > 1]:
+        n = SHOWN if SHOWN in found else several[0]
+        hidden = "right for 2 ranks, wrong from 3 on. " if several[0] == 3 else ""
         return wrong(f"{hidden}With {n} ranks: {found[n]}")
-    for n in (SHOWN, *TRIED):
-        surplus = _too_much(_as_schedule(program, n), n)
-        if surplus:
+    for n in (SHOWN, *TRIED[1:]):
+        if surplus := _too_much(plans[n], n):
             return wrong(f"every value is right. But with {n} ranks {surplus}")
+    if found:
+        return wrong(f"right for 2 to {TRIED[-1]} ranks. With 1 rank: {found[1]}")
     return right(
         f"every share once and in its place for N = 1 to {TRIED[-1]}, "
         "in 2(N-1) rounds of one chunk per rank"
@@ -156,29 +194,47 @@ def ring_schedule(program: Program, n: int = 4) -> Schedule:
     ValueError
         If a rank puts what arrives into another chunk than was sent: no schedule can say that.
     """
-    plan = list(program(n))
-    for k, step in enumerate(plan, 1):
-        found = _step_problem(step, n, k) or _misplaced(step, n, k)
-        if found:
-            raise ValueError(found)
-    r = np.arange(n)
-    rounds = [Round.of(r, (r + s.to) % n, s.send, s.add) for s in plan if n > 1]
-    return Schedule("my ring", n, n, lambda: rounds)
-
-
-def _as_schedule(program: Any, n: int) -> Schedule:
-    plan = program(n)
-    return plan if isinstance(plan, Schedule) else ring_schedule(lambda _: plan, n)
-
-
-def _wrong_values(program: Any, n: int) -> str | None:
-    """Return what is wrong with a program at n ranks, bytes aside, or None."""
-    plan = program(n)
+    plan = _plan(program, n)
     if isinstance(plan, Schedule):
-        return _values(plan, n)
-    plan = list(plan)
+        return plan
+    problem = plan if isinstance(plan, str) else _plan_problem(plan, n)
+    places = (_misplaced(step, n, k) for k, step in enumerate(plan, 1) if not problem)
+    if found := problem or next(filter(None, places), None):
+        raise ValueError(found)
+    return _schedule(plan, n)
+
+
+def _plan(program: Any, n: int) -> Any:
+    """Return the learner's rounds for n ranks as a list, a schedule, or what is wrong with them."""
+    plan = program(n)
+    if isinstance(plan, (Schedule, str)):
+        return plan
+    if isinstance(plan, Step):
+        return "the function returns one Step; yield one for each round"
+    if plan is None:
+        return "the function returns nothing: did you forget `yield`?"
+    if not isinstance(plan, Iterable):
+        return f"the function must yield Steps, got {type(plan).__name__}"
+    most = 4 * n + 8
+    rounds = list(islice(plan, most + 1))
+    too_many = f"there are more than {most} rounds; {2 * (n - 1)} are enough"
+    return too_many if len(rounds) > most else rounds
+
+
+def _wrong_values(plan: Any, n: int) -> str | None:
+    """Return what is wrong with a plan at n ranks, bytes aside, or None."""
+    if isinstance(plan, str):
+        return plan
+    if not isinstance(plan, Schedule):
+        return _plan_problem(plan, n) or _tagged_values(plan, n)
+    if plan.ranks != n:
+        return f"the function returns a schedule of {plan.ranks} ranks"
+    return next(iter(plan.problems()), None) or _values(plan)
+
+
+def _plan_problem(plan: list[Any], n: int) -> str | None:
     problems = (_step_problem(step, n, k) for k, step in enumerate(plan, 1))
-    return next(filter(None, problems), None) or _tagged_values(plan, n)
+    return next(filter(None, problems), None)
 
 
 def _step_problem(step: Any, n: int, k: int) -> str | None:
@@ -187,16 +243,25 @@ def _step_problem(step: Any, n: int, k: int) -> str | None:
     for name in ("send", "into", "add"):
         if getattr(step, name) is ...:
             return f"fill in `{name}`: it is still ..."
-    if step.to not in (1, -1):
+    if type(step.to) is not int or step.to not in (1, -1):
         return f"round {k}: to must be +1 or -1, got {step.to!r}"
+    if not isinstance(step.add, (bool, np.bool_)):
+        return f"round {k}: add must be True or False, got {step.add!r}"
     for name in ("send", "into"):
-        value = np.asarray(getattr(step, name))
-        if value.shape != (n,) or value.dtype.kind not in "iu":
+        value = _array(getattr(step, name))
+        if value is None or value.shape != (n,) or value.dtype.kind not in "iu":
             return f"round {k}: {name} must hold one chunk number for each of the {n} ranks"
         outside = value[(value < 0) | (value >= n)]
         if outside.size:
             return f"round {k}: {name} names chunk {outside[0]}; there are 0 to {n - 1} (use % n)"
     return None
+
+
+def _array(value: Any) -> npt.NDArray[Any] | None:
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None
 
 
 def _misplaced(step: Step, n: int, k: int) -> str | None:
@@ -211,62 +276,65 @@ def _misplaced(step: Step, n: int, k: int) -> str | None:
 
 
 def _tagged_values(plan: list[Step], n: int) -> str | None:
-    """Play on numbers that show whose share of which chunk they are; compare with the sum."""
-    held = place_values(n, n)
-    misplaced = None
-    for k, step in enumerate(plan, 1):
-        r = np.arange(n)
-        came = held[r, step.send][(r - step.to) % n]
-        held[r, step.into] = held[r, step.into] + came if step.add else came
-        misplaced = misplaced or _misplaced(step, n, k)
-    if (held == place_values(n, n).sum(0)).all():
+    """Play on one-hot tags, one per (rank, chunk), and compare with every share once."""
+    tags = np.eye(n * n, dtype=np.int64).reshape(n, n, n * n)
+    held, shown = tags.copy(), place_values(n, n)
+    for step in plan:
+        held, shown = _moved(held, step), _moved(shown, step)
+    if (held == tags.sum(0)).all():
         return None
-    if misplaced:
-        return f"{misplaced}; rank 0 ends with {_row(held[0])}"
-    return _values(ring_schedule(lambda _: plan, n), n)
+    if n == 1:
+        return f"one rank has nobody to send to, and ends with {_row(shown[0])} in place of 1"
+    places = (_misplaced(step, n, k) for k, step in enumerate(plan, 1))
+    if misplaced := next(filter(None, places), None):
+        return f"{misplaced}; rank 0 ends with {_row(shown[0])}"
+    return _values(_schedule(plan, n))
 
 
-def _values(schedule: Schedule, n: int) -> str | None:
+def _moved(held: npt.NDArray[Any], step: Step) -> npt.NDArray[Any]:
+    """Return held[rank, chunk, ...] after a step."""
+    r = np.arange(len(held))
+    came = held[r, step.send][(r - step.to) % len(held)]
+    after = held.copy()
+    after[r, step.into] = np.minimum(held[r, step.into] + came, 10**15) if step.add else came
+    return after
+
+
+def _schedule(plan: list[Step], n: int) -> Schedule:
+    r = np.arange(n)
+    rounds = [Round.of(r, (r + s.to) % n, s.send, s.add) for s in plan if n > 1]
+    return Schedule("my ring", n, n, lambda: rounds)
+
+
+def _values(schedule: Schedule) -> str | None:
     """Name the first cell whose shares are wrong, and the digits in which that shows."""
     counts = contributions(schedule)
     for rank, chunk in np.argwhere((counts != 1).any(-1))[:1].tolist():
-        shown = run(schedule, place_values(n, schedule.chunks))[rank]
-        what = wrong_shares(counts[rank, chunk], np.ones(n))
+        shown = run(schedule, place_values(schedule.ranks, schedule.chunks))[rank]
+        what = wrong_shares(counts[rank, chunk], np.ones(schedule.ranks))
         return f"rank {rank}, chunk {chunk} {what}; rank {rank} ends with {_row(shown)}"
     return None
 
 
-def _too_much(schedule: Schedule, n: int) -> str | None:
+def _too_much(plan: Any, n: int) -> str | None:
     """Compare the bytes that each rank sends, and the rounds, with the ring's."""
-    rounds, enough = sum(1 for _ in schedule), 2 * (n - 1)
-    sent = sent_bytes(schedule, np.ones(schedule.chunks, int))
+    whole = isinstance(plan, Schedule)
+    chunks = plan.chunks if whole else n
+    sent = sent_bytes(plan, np.ones(chunks, int)) if whole else np.full(n, len(plan))
+    rounds, enough = len(list(plan)), 2 * (n - 1)
     rank = int(sent.argmax())
-    if sent[rank] * n > enough * schedule.chunks and schedule.chunks < n:
+    if sent[rank] * n > enough * chunks and chunks < n:
         return (
-            f"rank {rank} sends {sent[rank] / schedule.chunks:.4g} S, whole arrays; "
+            f"rank {rank} sends {sent[rank] / chunks:.4g} S, whole arrays; "
             f"{enough / n:.4g} S are enough, one chunk of {n} in each round"
         )
     if rounds > enough:
         return (
             f"there are {rounds} rounds and rank {rank} sends {sent[rank]} chunks; "
-            f"{enough} rounds and {enough * schedule.chunks // n} chunks are enough"
+            f"{enough} rounds and {enough * chunks // n} chunks are enough"
         )
     return None
 
 
-def _finished_cells(schedule: Schedule) -> list[npt.NDArray[np.bool_]]:
-    """Return, for the start and after each round, which cells hold every share once."""
-    counts = expected(schedule).start
-    return [(counts == 1).all(-1), *((c == 1).all(-1) for _, c in steps(schedule, counts))]
-
-
-def _filled(shares: Sequence[Any]) -> list[Any]:
-    return [each for each in shares if each is not ...]
-
-
 def _row(values: Any) -> str:
     return ", ".join(str(int(each)) for each in values)
-
-
-def _short(value: Any) -> str:
-    return "..." if value is ... else str(np.asarray(value).tolist())
