@@ -65,6 +65,24 @@ def averages_a_copy(model):
     dist.all_reduce(buffer)
 
 
+def drops_a_gradient(model):
+    reference(model)
+    model[0].bias.grad = None
+
+
+def goes_astray(model):
+    reference(model)
+    model[2].bias.grad.zero_()
+
+
+def with_its_own_name(model):
+    from torch.distributed import all_reduce
+
+    for p in model.parameters():
+        all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
 def forgets_a_rank(model):
     if dist.get_rank() != 1:
         raise KeyError("rank 1 would wait for us")
@@ -85,6 +103,8 @@ def test_right_ways_pass(fn, pool):
         (divides_twice, "a gradient 0.25 times as long"),
         (only_on_rank_0, "ranks 0 and 1 hold different gradients, by much, first in `0.weight`"),
         (own_share_first, "hold different gradients, in the last bits, first in `0.weight`"),
+        (drops_a_gradient, "on rank 0 the gradient of `0.bias` is gone or no number"),
+        (goes_astray, "all ranks agree, on another gradient; it differs most in `2.bias`"),
         (forgets_a_rank, "with 4 ranks it did not end well"),
     ],
 )
@@ -96,4 +116,5 @@ def test_wrong_ways_are_told_what_is_wrong(fn, sentence, pool):
 
 def test_one_call_is_one_call(pool):
     assert averages_in_one_call(one_buffer, pool).why.endswith("1 call of all_reduce")
-    assert "all_reduce is called 4 times" in averages_in_one_call(reference, pool).why
+    for fn in (reference, with_its_own_name):
+        assert "all_reduce is called 4 times" in averages_in_one_call(fn, pool).why
