@@ -88,11 +88,12 @@ def _outcome(average: Average, ranks: int) -> Outcome:
     would escape a wrapper, and the profiler prints.
     """
     import torch.distributed as dist
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils import _python_dispatch
 
     calls = [0]
+    mode: Any = _python_dispatch.TorchDispatchMode  # torch leaves it untyped
 
-    class Counting(TorchDispatchMode):
+    class Counting(mode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
