@@ -139,17 +139,16 @@ def test_another_python_under_the_same_name_installs_again(
     assert shop.new() == [INSTALL]
 
 
-def test_a_clone_that_was_moved_installs_again(
-    shop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_clone_that_was_moved_gets_a_new_one(shop: Workshop, tmp_path: Path) -> None:
     shop.environment.prepare(["torch"])
     shop.new()
     moved = tmp_path / "moved"
     moved.mkdir()
     for name in ("pyproject.toml", "constraints.txt", ".venv"):
         (tmp_path / name).rename(moved / name)
-    Environment(moved).prepare(["torch"])
-    assert INSTALL in shop.new()
+    shop.environment = Environment(moved)
+    shop.environment.prepare(["torch"])
+    assert shop.new() == [MAKE, INSTALL]
 
 
 def test_a_build_that_was_chosen_stays_until_another_is(shop: Workshop) -> None:

@@ -36,6 +36,7 @@ QUIET = ("--progress-bar", "off", "--retries", "3")
 class Stamp:
     """What an environment was made for; `ready` only when its installation ended well."""
 
+    root: str  # scripts in an environment carry its path, so that it cannot be moved
     ready: bool = False
     fingerprint: str = ""
     extras: tuple[str, ...] = ()
@@ -73,20 +74,14 @@ class Environment:
             raise Stop(f"{self.root} is not a clone of the project: run in one, or add --here")
         stages = Stages(self.log)
         with self._alone(stages):
-            stamp = self._stamp()
-            build = torch or (stamp.torch if stamp else "auto")
-            version = version_of(self.python)
-            if version is None or (stamp and not stamp.ready):
-                self._make(build, stages, ours=stamp is not None)
-                stamp, version = Stamp(torch=build), sys.version_info[:2]
-            elif stamp is None:
-                stages.say(f"{self.folder} was not made by this command: adding what is missing")
-                stamp = Stamp()
-            if version < OLDEST:
-                raise Stop(
-                    f"{self.folder} has Python {version[0]}.{version[1]}: remove it, run again"
-                )
-            wanted = Stamp(
+            stamp = self._stamp() or Stamp(str(self.root))
+            build = torch or stamp.torch
+            version = self._standing(stages)
+            if version is None:
+                self._make(build, stages)
+                stamp, version = Stamp(str(self.root), torch=build), sys.version_info[:2]
+            wanted = replace(
+                stamp,
                 ready=True,
                 fingerprint=fingerprint(self.root, version),
                 extras=tuple(sorted({*stamp.extras, *extras})),
@@ -94,6 +89,20 @@ class Environment:
             )
             if wanted != stamp:
                 self._install(wanted, stages, switch=build != stamp.torch)
+
+    def _standing(self, stages: Stages) -> tuple[int, int] | None:
+        """Return the version of a Python that can be used as it stands, or None."""
+        stamp, version = self._stamp(), version_of(self.python)
+        if version is None:
+            return None
+        if stamp is None:
+            stages.say(f"{self.folder} was not made by this command: adding what is missing")
+        elif not stamp.ready or stamp.root != str(self.root):
+            return None
+        if version < OLDEST:
+            have = f"{version[0]}.{version[1]}"
+            raise Stop(f"{self.folder} has Python {have}: remove it and run this again")
+        return version
 
     def environ(self) -> dict[str, str]:
         """Return variables for programs in here: its scripts first, nobody else's packages."""
@@ -140,18 +149,18 @@ class Environment:
         finally:
             os.close(handle)
 
-    def _make(self, build: str, stages: Stages, *, ours: bool) -> None:
-        """Make an empty environment, in place of an unfinished or broken one."""
+    def _make(self, build: str, stages: Stages) -> None:
+        """Make an empty environment, in place of one that is unfinished, broken or moved."""
         if not all(map(importlib.util.find_spec, ("venv", "ensurepip"))):
             raise Stop(no_venv())
         if self.folder.is_dir() and any(self.folder.iterdir()):
-            if not ours and not (self.folder / "pyvenv.cfg").exists():
+            if not self._stamp() and not (self.folder / "pyvenv.cfg").exists():
                 raise Stop(f"{self.folder} is no virtual environment: move it away, run this again")
-            stages.say(f"{self.folder} is unfinished or broken: making it anew")
+            stages.say(f"{self.folder} is unfinished, broken or moved: making it anew")
             for entry in self.folder.iterdir():  # its contents, for the folder may be a link
                 inside = entry.is_dir() and not entry.is_symlink()
                 shutil.rmtree(entry) if inside else entry.unlink()
-        self._put(Stamp(torch=build))
+        self._put(Stamp(str(self.root), torch=build))
         # When .venv itself is active, the Python that made it makes it again.
         base = getattr(sys, "_base_executable", None) or sys.executable
         self._stage(stages, "making .venv", [base, "-m", "venv", str(self.folder)])
@@ -211,14 +220,9 @@ def version_of(python: Path) -> tuple[int, int] | None:
 
 
 def fingerprint(root: Path, version: tuple[int, int]) -> str:
-    """Return a hash that changes when an installed environment no longer fits.
-
-    The folder is part of it: scripts in an environment carry absolute paths, so that a clone that
-    was moved is installed again.
-    """
-    parts = [str(root), repr(version)]
+    """Return a hash that changes when what is installed no longer fits."""
     sources = ("pyproject.toml", "constraints.txt")
-    parts += [(root / name).read_text(encoding="utf-8") for name in sources]
+    parts = [repr(version), *((root / name).read_text(encoding="utf-8") for name in sources)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
