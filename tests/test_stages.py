@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -49,6 +50,17 @@ def test_a_failure_carries_what_was_said_even_without_room_for_a_log(tmp_path: P
     with pytest.raises(Failed) as failed:
         stages.run("failing", FAIL)
     assert failed.value.output == "why not\n"
+
+
+def test_a_reader_that_left_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = os.fdopen(writing, "w", buffering=1, encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", gone)
+    Stages(tmp_path / "log").run("at work", SAY)
+    assert (tmp_path / "log").exists()
+    with contextlib.suppress(OSError):
+        gone.close()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Windows has no process groups of this kind")

@@ -156,5 +156,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _to_stdout(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Print, unless nobody reads any more: that stops no installation."""
+    with suppress(OSError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
