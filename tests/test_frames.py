@@ -45,11 +45,13 @@ def test_the_log_writes_the_sums_out():
     assert last["log"][0] == "rank 0 → rank 1, chunk 3: copy 4444"
 
 
-def test_the_meter_counts_chunks_without_data_and_bytes_with():
-    assert frames(ring(4))["steps"][-1]["sent"] == [6, 6, 6, 6]
+def test_the_meter_counts_in_s_without_data_and_bytes_with():
+    assert frames(ring(4))["steps"][-1]["sent"] == [1.5, 1.5, 1.5, 1.5]
+    assert frames(ALGORITHMS["parameter_server"](4))["steps"][-1]["sent"] == [3, 1, 1, 1]
+    assert frames(ring(4))["full"] == frames(ring(4, 8))["full"] == 3
     x = np.zeros((4, 10), "f4")
     f = frames(ring(4), x)
-    assert f["unit"] == "bytes"
+    assert (f["unit"], f["full"]) == ("bytes", 3 * 40)
     sizes = ring(4).cut(10, 4) * 4
     assert f["steps"][-1]["sent"] == sent_bytes(ring(4), sizes).tolist()
 

@@ -17,7 +17,7 @@ from allreduce_edu.engine.frames import frames
 from allreduce_edu.engine.schedule import Round, Schedule
 from allreduce_edu.show import paint, svg
 from allreduce_edu.show.draw import complete, layers, ways
-from allreduce_edu.show.scene import CHAR, bytes_text, layout, views
+from allreduce_edu.show.scene import CHAR, amount_text, layout, views
 
 SVG = "{http://www.w3.org/2000/svg}"
 RANKS = (1, 2, 3, 4, 5, 8, 16)
@@ -118,11 +118,11 @@ def test_what_a_reduce_scatter_leaves_behind_is_veiled_at_its_end_alone():
 def test_the_bars_of_the_port_meter_are_in_proportion_to_what_was_sent(schedule):
     shown = frames(schedule)
     port = layout(shown)["meter"]["port"]
-    most = max((max(step["sent"]) for step in shown["steps"]), default=0)
+    most = max([shown["full"], *(max(step["sent"]) for step in shown["steps"])])
     for step, row in zip(shown["steps"], port[1:], strict=True):
         for sent, (high, text) in zip(step["sent"], row, strict=True):
             assert high == pytest.approx(40 * sent / most, abs=0.5)
-            assert text == bytes_text(sent)
+            assert text == amount_text(sent, shown["unit"])
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_bars_of_the_port_meter_are_in_proportion_to_what_was_sent(schedule)
     [(0, "0"), (1200, "1200"), (9999, "9999"), (12_000, "12 k"), (1.25e6, "1.25 M"), (3e9, "3 G")],
 )
 def test_bytes_are_short(count, text):
-    assert bytes_text(count) == text
+    assert amount_text(count, "bytes") == text
     assert len(text) <= 6
 
 

@@ -37,8 +37,9 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
     schedule : Schedule
         At most 16 ranks and 1,024 cells (ranks x chunks).
     x : as for ``run``, optional
-        Real data; one element of each chunk is shown and bytes are counted. Without it the
-        shares are ``place_values`` and chunks are counted.
+        Real data; one element of each chunk is shown and the port meter counts bytes. Without it
+        the shares are ``place_values`` and the meter counts in S, the size of one rank's array.
+        A full bar is (N-1) S, what a server sends: one scale for all schedules of N ranks.
 
     Raises
     ------
@@ -55,13 +56,16 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
         "chunks": schedule.chunks,
         "start": {"mask": _masks(goal.start > 0).ravel().tolist(), "value": _texts(values)},
         "goal": np.where(goal.meaning, _masks(goal.end > 0), -1).ravel().tolist(),
-        "steps": list(_steps(schedule, values, sizes, goal)),
+        "steps": list(_steps(schedule, values, sizes, goal, "S" if x is None else "bytes")),
         "note": note,
-        "unit": "chunks" if x is None else "bytes",
+        "unit": "S" if x is None else "bytes",
+        "full": max(schedule.ranks - 1, 1) * (1 if x is None else int(sizes.sum())),
     }
 
 
-def _steps(schedule: Schedule, values: Any, sizes: Any, goal: Expected) -> Iterator[dict[str, Any]]:
+def _steps(
+    schedule: Schedule, values: Any, sizes: Any, goal: Expected, unit: str
+) -> Iterator[dict[str, Any]]:
     """Yield each round: its transfers, and the state of the cells it wrote."""
     n, c = schedule.ranks, schedule.chunks
     sent, counts, since = np.zeros(n, np.int64), goal.start.copy(), spoiled(schedule)
@@ -85,7 +89,7 @@ def _steps(schedule: Schedule, values: Any, sizes: Any, goal: Expected) -> Itera
             "value": _texts(after.reshape(n * c)[cells]),
             "wrong": _sentences(fresh, counts, goal.end),
             "wrong_cells": np.flatnonzero(wrong).tolist(),
-            "sent": sent.tolist(),
+            "sent": (sent / c if unit == "S" else sent).tolist(),
             "phase": {"add": "reduce", "add and copy": "mixed"}.get(r.phase, "copy"),
             "say": _say(f"Round {k + 1} of {total}", r, done, goal.meaning),
         }

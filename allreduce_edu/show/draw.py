@@ -222,9 +222,9 @@ def clip(text: str, chars: int) -> str:
 def _values(frames: Frames, scene: Scene, index: int) -> str:
     dx, dy, size, chars = scene["value"]
     texts = [
-        say(x + dx, y + dy, clip(text, chars))
+        say(x + dx, y + dy, text)
         for (x, y), text in zip(scene["cell"], state(frames, index).value, strict=True)
-        if text and chars
+        if text and len(text) <= chars  # a cut number would look like another one
     ]
     return tag("g", "".join(texts), look="value", text_anchor="end", font_size=size)
 

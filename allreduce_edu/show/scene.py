@@ -84,8 +84,14 @@ def _chords(frames: Frames) -> set[Pair]:
     return {(i, j) for i, j in pairs(frames) if (i - j) % n not in (1, n - 1)}
 
 
-def bytes_text(count: float) -> str:
-    """Write a number of bytes in at most six characters: 1200, 48 k, 1.25 M, 3 G."""
+def amount_text(count: float, unit: str) -> str:
+    """Write what was sent in at most six characters: 1.5 S, or bytes as 1200, 48 k, 3 G."""
+    if unit == "S":
+        return f"{count:.3g} S"
+    return _bytes_text(count)
+
+
+def _bytes_text(count: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size * (10 if unit == "k" else 1):
             return f"{count / size:.3g} {unit}"
@@ -289,20 +295,22 @@ def _ways(frames: Frames, path: Callable[[int, int, int], tuple[str, bool]]) -> 
 
 
 def _meter(frames: Frames, scene: Scene) -> Scene:
-    """Lay out one bar per rank, on one scale for the whole schedule: [height, text] each."""
+    """Lay out one bar per rank, on one scale for all schedules of N ranks: [height, text] each."""
     n, width = frames["ranks"], scene["width"]
     sent = [[0] * n] + [step["sent"] for step in frames["steps"]]
-    most = max(map(max, sent)) or 1
+    most = max(frames["full"], *map(max, sent))
+    unit = frames["unit"]
+    what = "Sent by each rank (S: one whole array)" if unit == "S" else "Bytes sent by each rank"
     pitch = min(104.0, (width - 40) / n)
     even = [_half(width / 2 + (r - (n - 1) / 2) * pitch) for r in range(n)]
     title = scene["bottom"] + (30 if width >= 400 else 50)
     return {
         "x": [x for x, _ in scene["head"]] if scene["view"] == "board" else even,
         "bar": 30 if n <= 8 else 22,
-        "title": [14, title, f"{frames['unit'].capitalize()} sent so far, per rank"],
+        "title": [14, title, what],
         "base": title + 18 + BAR,
         "full": BAR,
-        "port": [[[_half(BAR * s / most), bytes_text(s)] for s in row] for row in sent],
+        "port": [[[_half(BAR * s / most), amount_text(s, unit)] for s in row] for row in sent],
     }
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, ring  # noqa: E402
 from allreduce_edu.engine.frames import frames  # noqa: E402
 from allreduce_edu.engine.schedule import Round, Schedule  # noqa: E402
-from allreduce_edu.show.draw import clip, layers, state, ways  # noqa: E402
+from allreduce_edu.show.draw import layers, state, ways  # noqa: E402
 from allreduce_edu.show.player import page, scenes  # noqa: E402
 from allreduce_edu.show.scene import layout, views  # noqa: E402
 
@@ -87,7 +87,7 @@ def test_the_browser_draws_what_the_static_picture_draws(played, name):
             held = ["".join(str(r) for r in range(16) if mask >> r & 1) for mask in now.mask]
             assert drawn["digits"] == (held if scene["digit"] else [])
             chars = scene["value"][3]
-            assert drawn["values"] == [clip(v, chars) if chars else "" for v in now.value]
+            assert drawn["values"] == [v if len(v) <= chars else "" for v in now.value]
             made = ways(scene, shown["steps"][k - 1], k - 1) if k else {}
             arrows = [[kind, d] for kind, paths in made.items() for d in paths]
             assert drawn["arrows"] == arrows
@@ -250,6 +250,17 @@ def test_every_step_is_a_sentence_and_a_marked_entry_of_the_log(played):
         assert control(opened, "Round").get_attribute("aria-valuetext") == f"after {k} of 6 rounds"
 
 
+def test_what_lies_ahead_stays_hidden(played):
+    shown = frames(adding_ring(4))
+    opened = played(shown)
+    entries = opened.locator(".ar-log > ol > li")
+    expect(opened.locator(".ar-log > p")).to_be_visible()
+    for k in (0, 3, 4, 1):
+        control(opened, "Round").fill(str(k))
+        assert [e.is_visible() for e in entries.all()] == [i < k for i in range(6)]
+        assert opened.locator(".ar-track .ar-fault").count() == (1 if k == 4 else 0)
+
+
 def test_the_marked_entry_is_in_sight_and_the_page_stays_where_it_is(played):
     opened = played(frames(ring(16)), height=500)
     control(opened, "Last").click()
@@ -272,7 +283,7 @@ def test_a_wrong_schedule_plays_and_says_where_it_goes_wrong(played, shot):
     assert opened.evaluate(DRAWN)["cells"]["cross"]
     assert opened.locator(".ar-track span").evaluate_all(
         "(all) => all.map((e) => e.classList.contains('ar-fault'))"
-    ) == [bool(step["wrong"]) for step in shown["steps"]]
+    ) == [k < 4 and bool(step["wrong"]) for k, step in enumerate(shown["steps"])]
     shot(opened, "player-wrong")
 
 

@@ -141,10 +141,6 @@ function ways(scene, step, k) {
   return Object.entries(kinds).flatMap(([kind, paths]) => [...paths].map((d) => [kind, d]));
 }
 
-function clip(words, chars) {
-  return words.length <= chars ? words : words.slice(0, Math.max(chars - 1, 0)) + "…";
-}
-
 // -------------------------------------------------------------------- picture
 
 /** Build the SVG of a scene; returns it with what draws a frame and what moves between two. */
@@ -190,7 +186,8 @@ function picture(frames, scene) {
     }
     if (scene.digit) layer.digits.childNodes.forEach((node, c) => spell(scene, node, c, now.mask[c]));
     values.childNodes.forEach((node, c) => {
-      const words = scene.value[3] ? clip(now.value[c], scene.value[3]) : "";
+      const fits = now.value[c].length <= scene.value[3]; // a cut number would look like another
+      const words = fits ? now.value[c] : "";
       if (node.textContent !== words) node.textContent = words;
     });
     meter.show(k);
@@ -382,9 +379,12 @@ function logbook(frames, seek) {
     return item;
   });
   const keys = { class: "ar-log", tabindex: "0", role: "region", "aria-label": "Transfers", [KEYS]: "true" };
-  const element = html("div", keys, list);
+  const wait = html("p", {}, "The sums of each round appear here as you step.");
+  const element = html("div", keys, wait, list);
   let marked = null;
-  function mark(k) {
+  function mark(k) { // what lies ahead stays hidden: it would answer the questions
+    items.forEach((item, i) => { item.hidden = i >= k; });
+    wait.hidden = k > 0;
     marked?.removeAttribute("aria-current");
     marked = items[k - 1] ?? null;
     marked?.setAttribute("aria-current", "step");
@@ -394,11 +394,13 @@ function logbook(frames, seek) {
   return { element, mark };
 }
 
-/** Draw a thin line of the rounds: where it adds, where it copies, where it goes wrong. */
+/** Draw a thin line of the rounds: where it adds, where it copies, where it has gone wrong. */
 function track(frames) {
-  const pieces = frames.steps.map((step) =>
-    html("span", { class: `ar-${PHASES[step.phase].split(" ")[0]}${step.wrong.length ? " ar-fault" : ""}` }));
-  return html("div", { class: "ar-track", "aria-hidden": "true" }, ...pieces);
+  const pieces = frames.steps.map((step) => html("span", { class: `ar-${PHASES[step.phase].split(" ")[0]}` }));
+  const element = html("div", { class: "ar-track", "aria-hidden": "true" }, ...pieces);
+  const mark = (k) => pieces.forEach((piece, i) =>
+    piece.classList.toggle("ar-fault", i < k && frames.steps[i].wrong.length > 0));
+  return { element, mark };
 }
 
 // --------------------------------------------------------------------- widget
@@ -501,7 +503,8 @@ function render({ model, el }) {
     pieces.offer(model.get("offered_pieces").map((n) => [n, n]), model.get("pieces"));
     view.offer(Object.keys(scenes).map((each) => [each, each]), chosen);
     slider.max = frames.steps.length;
-    line.replaceChildren(slider, track(frames));
+    now.track = track(frames);
+    line.replaceChildren(slider, now.track.element);
     stage.replaceChildren(now.picture.root);
     aside.replaceChildren(html("h4", {}, "Transfers"), log.element);
     note.textContent = `Values: ${frames.note}.`;
@@ -523,6 +526,7 @@ function render({ model, el }) {
     slider.value = k;
     slider.setAttribute("aria-valuetext", place(k));
     now.log.mark(k);
+    now.track.mark(k);
   }
 
   /** Go to the index of the model: fly if it is one step away, else jump. */
