@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-_OURS = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parent.parent)
 _LIBRARY = tuple(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib"))
 _ENTRY = ("worker.py", "answer")  # the frame that calls the learner's function
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
