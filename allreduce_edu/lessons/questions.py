@@ -42,25 +42,33 @@ HOT_PORT: Question = (
 )
 FIRST_FINISHED: Question = (
     (
-        "Four ranks on a ring. In every round each sends one chunk to its right neighbour, which "
-        "adds it; rank r starts with chunk r. After how many rounds is a chunk finished anywhere, "
-        "and which one does rank 0 then hold?"
+        "The first phase of a ring of four: in every round each rank sends one chunk to its right "
+        "neighbour, which adds it. Rank r sends chunk r first. After how many rounds is a chunk "
+        "finished anywhere, and which one does rank 0 then hold?"
     ),
     {
-        "3 rounds, chunk 0": "The number is right. But a chunk does not come home: chunk 0 leaves "
-        "rank 0 in the first round and stops one rank before it.",
-        "3 rounds, chunk 1": "Each round adds one share to it, and three were missing. It ends "
-        "one place before it would come home: on rank 0 that is chunk 1.",
-        "3 rounds, all of them": "After this phase each rank holds one finished chunk, each a "
-        "different one. That is a reduce-scatter; the rest must still be copied.",
-        "6 rounds, chunk 0": "After 6 rounds everything is finished everywhere. The first chunk "
-        "is finished when three shares have been added to it.",
+        "3 rounds, chunk 0": (
+            "The number is right. But a chunk does not come home: chunk 0 leaves rank 0 in the "
+            "first round, and is finished one place before it would be back."
+        ),
+        "3 rounds, chunk 1": (
+            "Each round adds one share to it, and three were missing. It ends one place before it "
+            "would come home: on rank 0 that is chunk 1."
+        ),
+        "3 rounds, all of them": (
+            "After this phase each rank holds one finished chunk, each a different one. That is a "
+            "reduce-scatter; the rest must still be copied."
+        ),
+        "6 rounds, chunk 0": (
+            "Six is the whole all-reduce, copies included. The first chunk is finished as soon as "
+            "its three missing shares have been added."
+        ),
     },
 )
 TURNED_ROUND: Question = (
     (
-        "In the second phase, finished chunks are copied. Now they travel the other way round, "
-        "with the order of the chunks mirrored. What comes out?"
+        "In the second phase, finished chunks are copied. Now they travel to the left, from "
+        "rank r to rank r-1, with the order of the chunks mirrored. What comes out?"
     ),
     {
         "the same bits for the same bytes": "A finished chunk is only copied. Any route that "
@@ -80,23 +88,31 @@ SAME_ORDER: Question = (
         "chunk starts on another rank.",
         "in a different order for each chunk": "Each chunk starts on its own rank and goes round "
         "from there: the orders are rotations of each other.",
-        "in a different order on each rank": "Each chunk is added up in one place and then "
-        "copied, so no rank has an order of its own. That is why all hold the same bits.",
+        "in a different order on each rank": "Each chunk is added up once, on its way "
+        "round, and then copied, so no rank has an order of its own. That is why all hold the same "
+        "bits.",
     },
 )
 
 BEFORE_STEP: Question = (
     (
-        "Four processes, equal weights, different images. `backward()` has run and the gradients "
-        "have been averaged; `step()` has not run yet. What is equal on the four ranks?"
+        "Four processes with equal weights have seen different images. `backward()` and the lines "
+        "of `average_gradients` have run; `step()` has not. Besides the weights, what is equal on "
+        "the four ranks?"
     ),
     {
-        "the losses and the gradients": "Nobody averaged the losses: each rank has seen its own "
-        "images. Only what was sent through the all-reduce is equal.",
-        "the gradients only": "The gradients went through the all-reduce, the losses did not. "
-        "And `step()` was not needed for it.",
-        "neither: `step()` synchronises": "`step()` sends nothing. It reads `.grad` and changes "
-        "the weights of its own process.",
+        "the losses and the gradients": (
+            "Nobody averaged the losses: each rank has seen its own images. Only what was sent "
+            "through the all-reduce is equal."
+        ),
+        "the gradients only": (
+            "The gradients went through the all-reduce, the losses did not. And `step()` was not "
+            "needed for it."
+        ),
+        "nothing: `step()` will make them equal": (
+            "`step()` sends nothing. It reads `.grad` and changes the weights of its own process, "
+            "so whatever is to be equal must be equal before."
+        ),
     },
 )
 LIBRARYS_BITS: Question = (

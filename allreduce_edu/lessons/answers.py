@@ -1,0 +1,79 @@
+"""What the engine, or a run on real ranks, says to a question, in the words of its choices.
+
+Each function computes; `questions` has the choices. They are apart from the notebooks, where an
+answer would stand above its question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from allreduce_edu.engine.cost import busiest_port, sent_bytes
+from allreduce_edu.engine.execute import run
+from allreduce_edu.engine.schedule import Schedule
+from allreduce_edu.engine.verify import summation_order
+from allreduce_edu.lessons.readers import share_counts
+
+_S = 5040  # bytes on each rank; divisible by 1 to 10
+
+
+def in_charge(schedule: Schedule) -> str:
+    """Return the rank that sends more than all others, or "none"."""
+    sent = sent_bytes(schedule, _S)
+    most = np.flatnonzero(sent == sent.max())
+    if len(most) > 1:
+        return "none"
+    return "the last rank" if most[0] == schedule.ranks - 1 else f"rank {most[0]}"
+
+
+def hot_port(schedule: Schedule) -> str:
+    """Return what the busiest port sends or receives, in S."""
+    return f"{busiest_port(schedule, _S) / _S:.3g} S"
+
+
+def first_finished(schedule: Schedule, rank: int = 0) -> str:
+    """Return when a chunk is first finished anywhere, and which one `rank` then holds."""
+    finished = share_counts(schedule).counts == schedule.ranks
+    first = int(finished.any((1, 2)).argmax())
+    held = np.flatnonzero(finished[first, rank])
+    what = "all of them" if len(held) == schedule.chunks else f"chunk {held[0]}"
+    return f"{first} rounds, {what}"
+
+
+def order_of_additions(schedule: Schedule) -> str:
+    """Return whether the order of additions depends on the chunk or on the rank."""
+    ranks, chunks = range(schedule.ranks), range(schedule.chunks)
+    by_chunk = {str(summation_order(schedule, 0, c)) for c in chunks}
+    by_rank = {str(summation_order(schedule, r, 0)) for r in ranks}
+    if len(by_rank) > 1:
+        return "in a different order on each rank"
+    several = len(by_chunk) > 1
+    return "in a different order for each chunk" if several else "rank 0 first, for every chunk"
+
+
+def compared(other: Callable[[int], Schedule], ring: Callable[[int], Schedule], x: Any) -> str:
+    """Return how another ring's results and bytes compare with the ring's."""
+    mine, yours, n = run(other(len(x)), x), run(ring(len(x)), x), len(x)
+    if not np.allclose(mine, yours, rtol=1e-4, atol=1e-5):
+        return "wrong sums"
+    if mine.tobytes() != yours.tobytes():
+        return "right sums, other bits"
+    same = (sent_bytes(other(n), _S) == sent_bytes(ring(n), _S)).all()
+    return "the same bits for the same bytes" if same else "right sums, more bytes"
+
+
+def equal_before_step(losses: Sequence[float], gradients: Sequence[str]) -> str:
+    """Return what is equal on all ranks, from their losses and fingerprints of gradients."""
+    if len(set(gradients)) > 1:
+        return "nothing: `step()` will make them equal"
+    return "the gradients only" if len(set(losses)) > 1 else "the losses and the gradients"
+
+
+def bits_compared(library: Any, ours: Any) -> str:
+    """Return whether two results [rank, element] have the same bits, and their ranks among them."""
+    if any((result != result[0]).any() for result in (library, ours)):
+        return "no, and the ranks differ too"
+    return "no, but all ranks agree" if (library != ours).any() else "yes: a sum is a sum"

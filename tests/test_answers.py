@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+
+from allreduce_edu import (
+    Round,
+    Schedule,
+    explain,
+    naive,
+    parameter_server,
+    recursive_doubling,
+    ring,
+)
+from allreduce_edu.engine.algorithms import gloo_ring, ring_reduce_scatter
+from allreduce_edu.lessons import answers, questions
+from allreduce_edu.lessons.rings import always_adding, turned_round
+
+X = np.random.default_rng(0).normal(size=(4, 103)).astype("f4")
+A, B = X[[0, 0]], X[[1, 1]]  # two results, each the same on both ranks
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "want"),
+    [
+        (questions.WHO_IS_IN_CHARGE, answers.in_charge(ring(4)), "none"),
+        (questions.WHO_IS_IN_CHARGE, answers.in_charge(parameter_server(4)), "rank 0"),
+        (questions.HOT_PORT, answers.hot_port(parameter_server(4)), "3 S"),
+        (questions.HOT_PORT, answers.hot_port(ring(4)), "1.5 S"),
+        (questions.FIRST_FINISHED, answers.first_finished(ring(4)), "3 rounds, chunk 1"),
+        (
+            questions.SAME_ORDER,
+            answers.order_of_additions(ring(4)),
+            "in a different order for each chunk",
+        ),
+        (
+            questions.SAME_ORDER,
+            answers.order_of_additions(naive(4)),
+            "in a different order on each rank",
+        ),
+        (
+            questions.TURNED_ROUND,
+            answers.compared(turned_round, ring, X),
+            "the same bits for the same bytes",
+        ),
+        (questions.TURNED_ROUND, answers.compared(always_adding, ring, X), "wrong sums"),
+        (questions.TURNED_ROUND, answers.compared(gloo_ring, ring, X), "right sums, other bits"),
+        (
+            questions.BEFORE_STEP,
+            answers.equal_before_step([1, 2], ["a", "a"]),
+            "the gradients only",
+        ),
+        (
+            questions.BEFORE_STEP,
+            answers.equal_before_step([1, 1], ["a", "a"]),
+            "the losses and the gradients",
+        ),
+        (
+            questions.BEFORE_STEP,
+            answers.equal_before_step([1, 2], ["a", "b"]),
+            "nothing: `step()` will make them equal",
+        ),
+        (
+            questions.LIBRARYS_BITS,
+            answers.bits_compared(X[[0, 0]], X[[1, 1]]),
+            "no, but all ranks agree",
+        ),
+        (
+            questions.LIBRARYS_BITS,
+            answers.bits_compared(X[[0, 0]], X[[0, 0]]),
+            "yes: a sum is a sum",
+        ),
+        (questions.LIBRARYS_BITS, answers.bits_compared(X, X), "no, and the ranks differ too"),
+    ],
+)
+def test_an_answer_is_computed_and_is_a_choice(question, answer, want):
+    assert answer == want
+    assert answer in question[1]
+
+
+def test_one_surplus_round_costs_bytes_only():
+    def with_one_more(n):
+        last = list(ring(n))[-1]
+        return Schedule("more", n, n, lambda: [*ring(n), last])
+
+    assert answers.compared(with_one_more, ring, X) == "right sums, more bytes"
+
+
+def test_one_round_can_finish_everything_and_one_chunk_start_everywhere():
+    assert answers.first_finished(recursive_doubling(4)) == "2 rounds, all of them"
+    assert answers.order_of_additions(parameter_server(4)) == "rank 0 first, for every chunk"
+    last = Schedule("last", 3, 1, lambda: [Round.of(2, 0, 0, True)])
+    assert answers.in_charge(last) == "the last rank"
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_the_rings_to_look_at_are_what_they_say(n):
+    assert explain(turned_round(n)) == []
+    assert (explain(always_adding(n)) == []) == (n == 1)
+    assert len(list(always_adding(n))) == 2 * len(list(ring_reduce_scatter(n)))
