@@ -16,6 +16,7 @@ from allreduce_edu.realdist.pool import Pool, RankError
 
 Average = Callable[[Any], object]
 _NEAR = 1e-6  # relative to the largest gradient; float32 reached 2e-7
+_PATIENCE = 10.0  # seconds for one run, which takes a few hundredths
 
 
 class Outcome(NamedTuple):
@@ -26,27 +27,27 @@ class Outcome(NamedTuple):
     calls: int
 
 
-def averages(average: Average, pool: Pool) -> Verdict:
+def averages(average: Average) -> Verdict:
     """Judge `average(model)`: equal bits on every rank, and the gradient of the whole batch."""
-    return _judge(average, pool, most_calls=None)
+    return _judge(average, most_calls=None)
 
 
-def averages_in_one_call(average: Average, pool: Pool) -> Verdict:
+def averages_in_one_call(average: Average) -> Verdict:
     """Judge the same, and that it calls ``dist.all_reduce`` only once."""
-    return _judge(average, pool, most_calls=1)
+    return _judge(average, most_calls=1)
 
 
-def _judge(average: Average, pool: Pool, most_calls: int | None) -> Verdict:
-    with Pool(3, backend=pool.backend) as three:  # 1/4 is exact in binary, 1/3 is not
-        for ranks in (pool, three):
+def _judge(average: Average, most_calls: int | None) -> Verdict:
+    calls = 0
+    for ranks in (4, 3):  # 1/4 is exact in binary, 1/3 is not
+        with Pool(ranks, backend="gloo", timeout=_PATIENCE) as pool:
             try:
-                found = ranks.run(_outcome, average, ranks.ranks)
+                found = pool.run(_outcome, average, ranks)
             except RankError as error:
-                return wrong(f"with {ranks.ranks} ranks it did not end well: {error}")
-            problem = _problem(found, _alone(ranks.ranks), most_calls)
-            if problem:
-                return wrong(f"with {ranks.ranks} ranks {problem}")
-    calls = found[0].calls
+                return wrong(f"with {ranks} ranks it did not end well:\n{error}")
+        if problem := _problem(found, _alone(ranks), most_calls):
+            return wrong(f"with {ranks} ranks: {problem}")
+        calls = found[0].calls
     return right(
         "same bits on all ranks, and the gradient of one process with the whole batch, "
         f"up to rounding; {calls} call{'s' if calls != 1 else ''} of all_reduce"
@@ -56,29 +57,55 @@ def _judge(average: Average, pool: Pool, most_calls: int | None) -> Verdict:
 def _problem(found: list[Outcome], alone: Any, most_calls: int | None) -> str | None:
     """Say what is wrong with what the ranks hold, or None."""
     names, after = alone
-    mine = [each.after for each in found]
+    mine, calls = [each.after for each in found], found[0].calls
     if all(np.array_equal(each.before, each.after) for each in found):
-        return "no gradient has changed: a copy was averaged, or none; write the result into p.grad"
+        if not calls:
+            return "no gradient has changed, and all_reduce was not called"
+        return f"all_reduce ran {calls} times, but p.grad is as before: was it on a copy?"
     for rank, vector in enumerate(mine):
         if len(vector) != len(after):
             return f"rank {rank} holds {len(vector)} gradients in place of {len(after)}"
         if gaps := np.flatnonzero(np.isnan(vector)).tolist():
-            return f"on rank {rank} the gradient of `{names[gaps[0]]}` is gone or no number"
-        if (differs := np.flatnonzero(vector.view("u4") != mine[0].view("u4"))).size:
+            return (
+                f"p.grad of `{names[gaps[0]]}` is None or NaN on rank {rank}. all_reduce changes "
+                "its argument in place and returns None: do not assign its result"
+            )
+    return (
+        _disagreement(mine, names)
+        or _another(mine[0], after, names, len(found))
+        or (
+            f"the gradient is right, but all_reduce is called {calls} times"
+            if most_calls is not None and calls != most_calls
+            else None
+        )
+    )
+
+
+def _disagreement(mine: list[Any], names: list[str]) -> str | None:
+    """Say which ranks hold different bits, and where."""
+    for rank, vector in enumerate(mine[1:], 1):
+        differs = np.flatnonzero(vector.view("u4") != mine[0].view("u4"))
+        if differs.size:
             near = np.allclose(vector, mine[0], rtol=1e-4, atol=1e-6)
             how = "in the last bits" if near else "by much"
             where = names[int(differs[0])]
             return f"ranks 0 and {rank} hold different gradients, {how}, first in `{where}`"
-    atol = _NEAR * float(np.abs(after).max())
-    if not np.allclose(mine[0], after, rtol=0, atol=atol):
-        times = float(mine[0] @ after / (after @ after))
-        if times and np.allclose(mine[0] / times, after, rtol=0, atol=10 * atol):
-            return f"all ranks agree, on a gradient {times:.4g} times as long as the right one"
-        where = names[int(np.abs(mine[0] - after).argmax())]
-        return f"all ranks agree, on another gradient; it differs most in `{where}`"
-    if most_calls is not None and found[0].calls != most_calls:
-        return f"the gradient is right, but all_reduce is called {found[0].calls} times"
     return None
+
+
+def _another(mine: Any, after: Any, names: list[str], ranks: int) -> str | None:
+    """Say how the gradient that all ranks hold differs from that of one process."""
+    atol = _NEAR * float(np.abs(after).max())
+    if np.allclose(mine, after, rtol=0, atol=atol):
+        return None
+    times = float(mine @ after / (after @ after))
+    if not times or not np.allclose(mine / times, after, rtol=0, atol=10 * atol):
+        where = names[int(np.abs(mine - after).argmax())]
+        return f"all ranks agree, on another gradient; it differs most in `{where}`"
+    hint = ""
+    if abs(times - ranks) < 1e-3:
+        hint = ": it is the sum, divide by the world size"
+    return f"all ranks agree, on a gradient {times:.4g} times as long as the right one{hint}"
 
 
 def _outcome(average: Average, ranks: int) -> Outcome:
