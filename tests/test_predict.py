@@ -74,8 +74,10 @@ def test_one_reply_for_two_choices_is_refused():
 def test_an_answer_that_no_choice_offers_is_refused():
     with pytest.raises(ValueError, match=r"answer must be one of the choices .*, got '4'"):
         ask(answer=4)
-    with pytest.raises(ValueError, match="choices must be two or more, got 1"):
+    with pytest.raises(ValueError, match="choices must be two or more different ones, got"):
         ask(choices={"3": "yes"})
+    with pytest.raises(ValueError, match=r"two or more different ones, got \['3', '3'\]"):
+        ask(choices={3: "yes", "3": "no"})
 
 
 @pytest.mark.parametrize(

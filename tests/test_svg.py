@@ -343,3 +343,12 @@ def test_both_themes_have_the_same_colours_and_every_class_is_in_the_css():
     assert used <= set(re.findall(r"--ar-(\w+):", css))
     classes = set(re.findall(r'class="ar-(\w+)"', "".join(documents(frames(ring(16))))))
     assert all(f".ar-{name}{{" in css for name in classes)
+
+
+@pytest.mark.parametrize("name", ["a\x00b\ud800c", "x" * 400, "<b>&\"'", "🏖️ ring"])
+def test_any_name_gives_a_picture_that_parses(name):
+    shown = frames(ring(3).named(name))
+    for text in (svg.strip(shown), svg.still(shown, 2), svg.animation(shown)):
+        root = ET.fromstring(text.encode())
+        titles = [e for e in root.iter() if e.tag.endswith("text") and e.get("font-size") == "15"]
+        assert all(len(e.text or "") < 160 for e in titles)

@@ -50,7 +50,7 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
     values, sizes, note = _data(schedule, x)
     goal = expected(schedule)
     return {
-        "name": schedule.name,
+        "name": "".join(each for each in schedule.name if each.isprintable()),
         "collective": schedule.collective,
         "ranks": schedule.ranks,
         "chunks": schedule.chunks,

@@ -70,8 +70,8 @@ class Predict(anywidget.AnyWidget):
             for choice, reply in choices.items()
         ]
         names = [verdict["about"] for verdict in verdicts]
-        if len(names) < 2:
-            raise ValueError(f"choices must be two or more, got {len(names)}")
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise ValueError(f"choices must be two or more different ones, got {names}")
         if right not in names:
             raise ValueError(f"answer must be one of the choices {names}, got {right!r}")
         self._ask(key, kind="choice", question=question, verdicts=verdicts, answer=right)
@@ -230,7 +230,7 @@ def _row(predict: Predict) -> str:
     """Write one question's row; a question that is being answered again keeps its answer hidden."""
     guess, answer = predict.with_unit(predict.first), ""
     if predict.status != "open":
-        mark = "✓" if predict.verdict(predict.first)["right"] else "≠"
+        mark = "✓" if predict.verdict(predict.first).get("right") else "≠"
         guess, answer = f"{mark} {guess}", predict.with_unit(predict.answer)
     cells = [predict.question, guess, answer]
     return f"<tr>{''.join(f'<td style={_CELL!r}>{_html(cell)}</td>' for cell in cells)}</tr>"
@@ -259,7 +259,7 @@ def _around(name: str, value: float, tolerance: float) -> Verdict:
     if not math.isfinite(x):
         raise ValueError(f"{name} must be finite, got {x}")
     if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance must be at least 0 and below 1, got {tolerance}")
+        raise ValueError(f"tolerance must be at least 0 and below 1, got {tolerance!r}")
     room = abs(x) * max(tolerance, 1e-9)  # a computed 22.4 may end in ...02
     return {"about": _text(x), "low": x - room, "high": x + room}
 

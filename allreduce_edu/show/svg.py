@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import Any
 
+from allreduce_edu.engine.schedule import count
 from allreduce_edu.show.draw import (
     Keys,
     arrows,
@@ -45,7 +46,7 @@ def still(frames: Frames, index: int = 0, view: str | None = None) -> str:
     lines = [(line, "text") for line in _wrapped(step["say"], width)]
     lines += [(line, "wrong") for each in step["wrong"][:3] for line in _wrapped(each, width)]
     title, top = f"{frames['name']}, {_when(frames, index)}", 34 + 17 * len(lines)
-    body = [say(14, 24, title, **_TITLE)]
+    body = [say(14, 24, clip(title, int(width / 9)), **_TITLE)]
     for k, (line, look) in enumerate(lines):
         body.append(say(14, 44 + 17 * k, line, look=look, font_size=12))
     inner = ground(scene) + cellwork(frames, scene, index, ident)
@@ -67,7 +68,8 @@ def strip(frames: Frames) -> str:
     columns = max(1, min(len(shown), int(1240 // wide)))
     size = max(columns * wide, 460), 40 + -(-len(shown) // columns) * high
     scene["legend"] = legend(size[0] - 14, 24)
-    body = [say(14, 24, f"{frames['name']}, {last} rounds", **_TITLE), key(scene, ident)]
+    title = f"{clip(frames['name'], int(size[0] / 9) - 42)}, {count(last, 'round')}"
+    body = [say(14, 24, title, **_TITLE), key(scene, ident)]
     for k, index in enumerate(shown):
         x, y = k % columns * wide, 40 + k // columns * high
         inner = ground(scene) + cellwork(frames, scene, index, ident)
