@@ -177,7 +177,8 @@ def animation(frames: Frames, seconds: float = 1.8, rest: float = 2.0) -> str:
         inner = cellwork(frames, scene, k, ident) + bars(scene, k)
         parts.append(clock.between(inner, lands[k], lands[k + 1], still=k == quiet))
     for k in range(rounds + 1):
-        inner = say(14, 24 - top, f"{frames['name']}, {_caption(frames, k)}", **_TITLE)
+        title = clip(f"{frames['name']}, {_caption(frames, k)}", int(scene["width"] / 9))
+        inner = say(14, 24 - top, title, **_TITLE)
         inner += arrows(frames, scene, k, ident)
         parts.append(clock.between(inner, begins[k], begins[k + 1], still=k == quiet))
         parts += [clock.along(*chip, begins[k], lands[k]) for chip in chips(frames, scene, k)]
