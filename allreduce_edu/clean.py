@@ -50,6 +50,9 @@ def _clean_and_say(path: Path, *, check: bool, fresh: bool) -> bool:
     start = time.monotonic()
     try:
         changes = clean(path, check=check, fresh=fresh)
+    except UnicodeDecodeError:
+        print(f"{path.name}: it is not a notebook: not UTF-8", flush=True)
+        return False
     except (NotebookError, OSError) as error:
         print(f"{path.name}: {error}", flush=True)
         return False

@@ -95,9 +95,12 @@ def test_a_file_that_is_no_notebook_is_named_and_the_others_are_cleaned(
     bad = tmp_path / "a.ipynb"
     bad.write_text("{")
     good = write(tmp_path / "b.ipynb", code("x = 1"))
-    assert main([str(bad), str(good), str(tmp_path / "c.ipynb")]) == 1
+    raw = tmp_path / "raw.ipynb"
+    raw.write_bytes(b"\xff\xfe\x00")
+    assert main([str(bad), str(raw), str(good), str(tmp_path / "c.ipynb")]) == 1
     said = capsys.readouterr().out
     assert "a.ipynb: it is not a notebook" in said
+    assert "raw.ipynb: it is not a notebook: not UTF-8" in said
     assert "b.ipynb: changed" in said
     assert "c.ipynb: " in said
 

@@ -283,6 +283,16 @@ def test_check_installs_nothing(started: list[list[str]], monkeypatch: pytest.Mo
         assert started.pop()[0] == python
 
 
+@pytest.mark.parametrize("verb", ["clean", "check"])
+def test_words_for_nobody_are_refused(
+    verb: str, started: list[list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        commands.main([verb, "--here", "--", "foo.ipynb"])
+    assert "`--` passes words on for lab and test only" in capsys.readouterr().err
+    assert started == []
+
+
 def test_clean_gets_absolute_paths_and_flags(started: list[list[str]]) -> None:
     start(["clean", "--check", "notebooks/a.ipynb"])
     (command,) = started

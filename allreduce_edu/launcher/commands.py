@@ -87,7 +87,10 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     clean.add_argument("--check", action="store_true", help="write nothing, say what would change")
     clean.add_argument("--fresh", action="store_true", help="take new measured outputs too")
     clean.add_argument("notebooks", nargs="*", help="all, if none is named")
-    return parser.parse_args(argv[:at]), argv[at + 1 :]
+    options, rest = parser.parse_args(argv[:at]), argv[at + 1 :]
+    if rest and options.verb not in ("lab", "test"):
+        parser.error(f"`--` passes words on for lab and test only, got {' '.join(rest)!r} after it")
+    return options, rest
 
 
 def ready(options: argparse.Namespace, *extras: str) -> tuple[str, dict[str, str]]:
@@ -248,7 +251,10 @@ def call(command: list[str], environ: Mapping[str, str]) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt as by:
-        if os.name == "posix" and by.args != (signal.SIGINT,):  # Ctrl-C it has heard itself
+        with suppress(subprocess.TimeoutExpired):
+            if by.args == (signal.SIGINT,):  # Ctrl-C in a terminal it has heard itself
+                process.wait(3)
+        if os.name == "posix" and process.poll() is None:
             process.send_signal(signal.SIGINT)
         for harder in (process.terminate, process.kill, process.wait):
             with suppress(subprocess.TimeoutExpired):
