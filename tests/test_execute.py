@@ -19,7 +19,6 @@ from allreduce_edu import (
 )
 from allreduce_edu.engine.dtypes import combiner, dtype
 
-torch = pytest.importorskip("torch")
 DTYPES = ("fp64", "fp32", "fp16", "bf16", "int32", "uint8")
 
 
@@ -70,6 +69,7 @@ def test_every_op_agrees_with_numpy(name, op, n):
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "bfloat16", "int32", "bool"])
 @pytest.mark.parametrize("name", ["ring", "gloo_ring", "naive", "recursive_doubling"])
 def test_torch_and_numpy_agree_bit_for_bit(kind, name):
+    torch = pytest.importorskip("torch")
     x = [torch.randn(1003, generator=torch.Generator().manual_seed(r)).mul(3) for r in range(5)]
     x = [(t > 0) if kind == "bool" else t.to(getattr(torch, kind)) for t in x]
     got = run(ALGORITHMS[name](5), x)
@@ -107,6 +107,7 @@ def test_the_callers_arrays_never_change():
 
 
 def test_result_is_like_the_input():
+    torch = pytest.importorskip("torch")
     x = np.ones((4, 2, 3), np.float32)
     assert run(ring(4), x).shape == (4, 2, 3)
     assert [a.shape for a in run(ring(4), list(x))] == [(2, 3)] * 4
@@ -205,6 +206,7 @@ def test_infinities_are_values_and_silent():
 
 @pytest.mark.parametrize("size", [8, 200_000])
 def test_parameters_are_taken_for_what_they_hold(size):
+    torch = pytest.importorskip("torch")
     x = torch.ones(4, size, requires_grad=True)
     out = run(ring(4), x)
     assert not out.requires_grad
@@ -231,6 +233,7 @@ def test_steps_refuses_what_does_not_fit():
 
 
 def test_numpy_and_torch_do_not_mix():
+    torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="numpy arrays, or all torch tensors, got both"):
         run(ring(2), [np.ones(2), torch.ones(2)])
 
