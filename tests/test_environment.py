@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -172,6 +173,14 @@ def test_other_failures_stop_with_a_sentence_and_the_log(shop: Workshop) -> None
     shop.trouble[INSTALL] = [Failed("OSError: [Errno 28] No space left on device")]
     with pytest.raises(Stop, match=r"the disk is full: .*\(log: .*install\.log\)$"):
         shop.environment.prepare(["torch"])
+
+
+def test_jupyterlab_asks_no_question_and_keeps_what_widgets_show(shop: Workshop) -> None:
+    shop.environment.prepare(["torch"])
+    settings = shop.environment.folder / "share/jupyter/lab/settings/overrides.json"
+    said = json.loads(settings.read_text(encoding="utf-8"))
+    assert said["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    assert said["@jupyter-widgets/jupyterlab-manager:plugin"] == {"saveState": True}
 
 
 def test_an_environment_made_by_hand_is_used_and_not_remade(shop: Workshop) -> None:

@@ -182,7 +182,7 @@ class Environment:
                 f"there is no torch wheel for {where} {platform.machine()}: going on without"
             )
             self._install_extras([e for e in wanted.extras if e != "torch"], pip, stages)
-        self._quieten_jupyterlab()
+        self._settle_jupyterlab()
         self._put(wanted)
 
     def _install_extras(self, extras: Sequence[str], pip: list[str], stages: Stages) -> None:
@@ -197,12 +197,22 @@ class Environment:
                 sentence = f"{diagnose(failed.output, self.root)} (log: {self.log})"
                 raise Stop(sentence, failed.output) from None
 
-    def _quieten_jupyterlab(self) -> None:
-        """Turn off JupyterLab's question about news, which lies over the first notebook."""
+    def _settle_jupyterlab(self) -> None:
+        """Change two of JupyterLab's defaults, for this environment alone.
+
+        Its question about news lies over the first notebook. And a notebook that was run, saved
+        and opened again shows "model not found" unless the widgets' state is saved with it.
+        """
         settings = self.folder / "share/jupyter/lab/settings"
         settings.mkdir(parents=True, exist_ok=True)
-        said = {"fetchNews": "false", "checkForUpdates": False}
-        text = json.dumps({"@jupyterlab/apputils-extension:notification": said}, indent=2)
+        said = {
+            "@jupyterlab/apputils-extension:notification": {
+                "fetchNews": "false",
+                "checkForUpdates": False,
+            },
+            "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
+        }
+        text = json.dumps(said, indent=2)
         (settings / "overrides.json").write_text(text, encoding="utf-8")
 
 
