@@ -71,12 +71,12 @@ class Script:
         self.process.wait()
 
     def says(self, line):
-        """Wait for a line of output."""
+        """Wait for a line of output; returns all up to it."""
         seen = []
         for each in self.process.stdout:
             seen.append(each.rstrip())
             if seen[-1] == line:
-                return
+                return seen
         pytest.fail(f"{line!r} did not come, but {seen}")
 
     def signal(self, number):
@@ -172,6 +172,27 @@ def test_a_kernel_may_die_at_any_moment(script, word):
     with script(text) as it:
         it.says(word)
         it.signal(signal.SIGKILL)
+        it.leaves_nothing()
+
+
+@pytest.mark.parametrize("processes", ["Forked", "Spawned"])
+def test_a_killed_kernel_takes_its_ranks_with_it_though_a_copy_lives(script, processes):
+    text = f"""
+    from allreduce_edu.realdist import forked, spawned
+    Pool._processes = getattr({processes.lower()}, {processes!r})
+    pool.run(total)
+    copy = os.fork()
+    if not copy:
+        time.sleep(1000)
+    print(copy)
+    print("ready")
+    time.sleep(1000)
+    """
+    with script(text) as it:
+        copy = int(it.says("ready")[-2])
+        it.signal(signal.SIGKILL)
+        until(lambda: marked(it.mark) == [copy], "more than the copy is left")
+        os.kill(copy, signal.SIGKILL)
         it.leaves_nothing()
 
 

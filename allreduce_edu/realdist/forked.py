@@ -17,7 +17,16 @@ from collections.abc import Sequence
 from itertools import chain
 from selectors import EVENT_READ, DefaultSelector
 
-from allreduce_edu.realdist.group import PATIENCE, PREFIX, ROOT, Group, for_python
+from allreduce_edu.realdist.group import (
+    PATIENCE,
+    PREFIX,
+    ROOT,
+    Group,
+    for_python,
+    private_pair,
+)
+
+_ZYGOTE = "allreduce_edu.realdist.zygote"
 
 
 class Forked(Group):
@@ -90,12 +99,12 @@ class _Zygote:
 
     def __init__(self) -> None:
         self.kernel = os.getpid()
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = private_pair(socket.SOCK_SEQPACKET)
         # Importing torch._dynamo makes the folder of its cache: let that be one which is there.
         no_folder = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir()}
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "allreduce_edu.realdist.zygote", str(theirs.fileno())],
+                [sys.executable, "-m", _ZYGOTE, str(theirs.fileno()), str(self.kernel)],
                 pass_fds=[theirs.fileno()],
                 env=for_python() | no_folder,
                 cwd=ROOT,

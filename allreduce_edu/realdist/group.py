@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import allreduce_edu
 ROOT = str(Path(allreduce_edu.__file__).parents[1])
 PATIENCE = 5.0  # seconds for killed processes to be gone
 PREFIX = "allreduce_edu-"  # of the temporary folder
+_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 _STRIPPED = ("MASTER_", "LOCAL_", "TORCHELASTIC_", "GROUP_RANK", "ROLE_", "RANK", "WORLD_SIZE")
 
 
@@ -107,8 +109,24 @@ def _loopback() -> str:
     return next((name for name in names if name in ("lo", "lo0")), "")
 
 
+def private_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.socket]:
+    """Return two sockets: no copy of this process keeps the first one open when this one dies."""
+    ours, theirs = socket.socketpair(type=kind)
+    _private.add(ours)
+    return ours, theirs
+
+
+def _close_copies() -> None:
+    for each in _private:
+        each.close()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_close_copies)
+
+
 def _pair(undo: contextlib.ExitStack, always: contextlib.ExitStack) -> tuple[socket.socket, ...]:
-    ours, theirs = socket.socketpair()
+    ours, theirs = private_pair()
     undo.callback(ours.close)
     always.callback(theirs.close)
     ours.setblocking(False)

@@ -34,7 +34,7 @@ _NEVER = dt.timedelta(days=1)
 
 
 def main(calls: socket.socket, output: socket.socket, folder: str) -> None:
-    """Take over this process as a rank: first the plan, then one call after the other."""
+    """Be a rank until the kernel lets go: first the plan, then one call after the other."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop button is the kernel's business
     for sock in (calls, output):
         sock.setblocking(True)
@@ -46,9 +46,8 @@ def main(calls: socket.socket, output: socket.socket, folder: str) -> None:
         while True:
             result = answer(wire.to_end(wire.receive(calls)))
             if os.getpid() != process:
-                break  # a copy that the learner's code has forked: it must not answer too
+                os._exit(0)  # a copy that the learner's code has forked: it must not answer too
             wire.to_end(wire.send(calls, result))
-    os._exit(0)
 
 
 def _redirect(output: socket.socket) -> None:
@@ -162,6 +161,7 @@ def spawned() -> None:
     calls, output, life = _sockets(handles)
     threading.Thread(target=_end_with, args=(life, folder), daemon=True).start()
     main(calls, output, folder)
+    _end(folder)
 
 
 def _sockets(handles: list[str]) -> list[socket.socket]:
@@ -172,8 +172,17 @@ def _sockets(handles: list[str]) -> list[socket.socket]:
 
 def _end_with(life: socket.socket, folder: str) -> None:
     """End this process when the kernel closes `life` or dies."""
+    kernel = os.getppid()
+    life.settimeout(1.0)
     with contextlib.suppress(OSError):
-        life.recv(1)
+        while os.getppid() == kernel:
+            with contextlib.suppress(TimeoutError):
+                life.recv(1)
+                break
+    _end(folder)
+
+
+def _end(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 

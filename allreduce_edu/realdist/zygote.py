@@ -1,8 +1,8 @@
 """The process that imports torch once and then forks every rank of this kernel (Linux).
 
-Run by the kernel as ``python -m allreduce_edu.realdist.zygote FD``. It never runs an operation of
-torch, so it has one thread and forking it is safe. For each group it forks a keeper, and the keeper
-forks the ranks:
+Run by the kernel as ``python -m allreduce_edu.realdist.zygote FD PID``. It never runs an operation
+of torch, so it has one thread and forking it is safe. For each group it forks a keeper, and the
+keeper forks the ranks:
 
     kernel --control--> zygote --forks--> keeper --forks--> ranks
     kernel ---link----------------------> keeper
@@ -40,8 +40,7 @@ def main() -> None:
     """Serve the kernel until it closes the control socket or dies."""
     sys.modules["__main__"] = types.ModuleType("__main__")  # what a notebook calls __main__
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the keepers
-    control = socket.socket(fileno=int(sys.argv[1]))
-    kernel = os.getppid()
+    control, kernel = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     problem = preload()
     while os.getppid() == kernel:
         if select.select([control], [], [], _PATIENCE)[0]:
@@ -51,7 +50,7 @@ def main() -> None:
             problem = problem and preload()  # what was missing may be installed by now
             serve(control, json.loads(request), fds, problem)
     with contextlib.suppress(ChildProcessError):
-        while True:  # each keeper sees that its kernel is gone, cleans up and ends
+        while os.getppid() == kernel:  # keepers clean up; without a kernel they do so by themselves
             os.wait()
 
 
