@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import linecache
@@ -202,6 +203,17 @@ class TestOutput:
             f"[rank {r}] {line}" for r in range(N) for line in lines
         ]
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+    def test_what_a_rank_starts_gets_none_of_its_sockets_but_the_output(self, pool):
+        def sockets():
+            table = Path("/proc/net/unix").read_text().splitlines()
+            ours = [line.split()[6] for line in table[1:]]
+            links = {int(fd.name): os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()}
+            mine = [fd for fd, to in links.items() if any(f"socket:[{i}]" in to for i in ours)]
+            return len(mine), {fd for fd in mine if os.get_inheritable(fd)}
+
+        assert pool.run(sockets) == [(3, {1, 2})] * N
+
     def test_text_of_c_code_and_of_child_processes_is_caught_too(self, pool, capsys):
         pool.run(lambda: os.system("echo from a child"))
         assert capsys.readouterr().out.count("from a child\n") == N
@@ -241,12 +253,21 @@ def hide():
     os.closerange(3, 256)
 
 
+def scribble():
+    """Write into every socket and file that this rank has, as a stray os.write might."""
+    for fd in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(fd, b"\0\0\0\x10" * 2)
+    time.sleep(1000)
+
+
 FAILURES = {
     "raises": (divide, r"rank 1 raised ZeroDivisionError: division by zero$"),
     "calls sys.exit": (lambda: sys.exit(3), r"rank 1 called sys\.exit\(3\)$"),
     "ends its process": (lambda: os._exit(0), r"rank 1 ended its process with status 0 in the mid"),
     "is killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 was killed \(SIGKILL; "),
     "crashes": (crash, r"rank 1 crashed \(SIGSEGV\)$"),
+    "writes into its connection": (scribble, r"rank 1 cut its connection to the notebook$"),
     "closes its connections": (hide, r"rank 1 "),
     "returns what cannot travel": (
         lambda: (i for i in ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 
 import numpy as np
@@ -100,6 +101,23 @@ def test_a_message_larger_than_the_socket_can_be_sent_without_blocking():
             except StopIteration as end:
                 received = end.value
     assert received == message
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        b"printed by the rank",
+        struct.pack("<II", 300_000_000, 1),
+        struct.pack("<4sI", b"edu\0", 300_000_000),
+        struct.pack("<4sI2Q", b"edu\0", 2, 1 << 50, 1 << 63),
+    ],
+)
+def test_what_is_no_message_is_refused_before_it_takes_memory(stray):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.send(stray)
+        with pytest.raises(EOFError):
+            wire.to_end(wire.receive(theirs))
 
 
 def test_the_end_of_the_connection_is_told():

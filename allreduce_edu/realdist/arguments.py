@@ -58,7 +58,7 @@ def _culprit(fn: Callable[..., Any], args: Sequence[object]) -> str:
     return f"{getattr(fn, '__name__', 'fn')}, or something that it uses,"
 
 
-def unpack(rank: int, answer: Sequence[bytearray]) -> Any:
+def unpack(rank: int, answer: Sequence[memoryview]) -> Any:
     """Return the result that a rank's answer carries."""
     try:
         return wire.loads(answer[1:])

@@ -30,7 +30,7 @@ class Call:
         self._ranks = range(group.ranks)
         self._printer = Printer(group.ranks)
         self._fates: dict[int, Fate] = {}
-        self._answers: dict[int, list[bytearray]] = {}
+        self._answers: dict[int, list[memoryview]] = {}
         self._cut: set[int] = set()  # connection gone: a death will be reported, mostly
         self._tails = [b""] * group.ranks
         self._talks = [wire.ask(group.calls[r], messages[r]) for r in self._ranks]
@@ -38,7 +38,7 @@ class Call:
     def __repr__(self) -> str:
         return f"Call, answered by {len(self._fates)} of {self._group.ranks} ranks"
 
-    def wait(self, seconds: float, interrupts: Interrupts) -> list[list[bytearray]]:
+    def wait(self, seconds: float, interrupts: Interrupts) -> list[list[memoryview]]:
         """Return the answers in rank order, or raise RankError; print what the ranks print."""
         with DefaultSelector() as self._selector:
             self._register(self._selector)
@@ -106,7 +106,7 @@ class Call:
             self._selector.unregister(sock)
             self._cut.add(rank)
 
-    def _answered(self, rank: int, answer: list[bytearray]) -> None:
+    def _answered(self, rank: int, answer: list[memoryview]) -> None:
         head = wire.header_of(answer)
         if head["kind"] == "returned":
             self._settle(Fate(rank, "returned", "had returned"))

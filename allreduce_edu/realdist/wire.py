@@ -20,9 +20,12 @@ from types import CodeType
 from typing import Any, TypeAlias, TypeVar
 
 import cloudpickle
+import numpy as np
 
 Result = TypeVar("Result")
 Transfer: TypeAlias = Generator[int, None, Result]
+_MAGIC = b"edu\0"  # what a stray write to the socket does not begin with
+_MOST = 100_000  # buffers of a message
 _SMALL = 1 << 16  # bytes: below this a buffer of its own costs more than a copy
 
 
@@ -41,7 +44,7 @@ def dumps(value: object) -> list[memoryview]:
     return [file.getbuffer(), *(buffer.raw() for buffer in aside)]
 
 
-def loads(message: Sequence[bytearray]) -> Any:
+def loads(message: Sequence[memoryview]) -> Any:
     """Rebuild what `dumps` took apart; arrays share memory with the message and are writable."""
     return pickle.loads(message[0], buffers=message[1:])  # noqa: S301 - see the module's docstring
 
@@ -51,15 +54,15 @@ def header(**fields: object) -> memoryview:
     return memoryview(json.dumps(fields).encode())
 
 
-def header_of(message: Sequence[bytearray]) -> dict[str, Any]:
+def header_of(message: Sequence[memoryview]) -> dict[str, Any]:
     """Return the fields of a message's header."""
-    return json.loads(message[0])  # type: ignore[no-any-return]
+    return json.loads(bytes(message[0]))  # type: ignore[no-any-return]
 
 
 def send(sock: socket, message: Sequence[memoryview]) -> Transfer[None]:
     """Send a message; yields EVENT_WRITE whenever a non-blocking socket can take no more."""
     sizes = [buffer.nbytes for buffer in message]
-    head = struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+    head = struct.pack(f"<4sI{len(sizes)}Q", _MAGIC, len(sizes), *sizes)
     for buffer in (memoryview(head), *message):
         rest = buffer.cast("B")
         while rest:
@@ -69,28 +72,32 @@ def send(sock: socket, message: Sequence[memoryview]) -> Transfer[None]:
                 yield EVENT_WRITE
 
 
-def receive(sock: socket) -> Transfer[list[bytearray]]:
+def receive(sock: socket) -> Transfer[list[memoryview]]:
     """Receive a message; yields EVENT_READ whenever a non-blocking socket has no more.
 
-    Raises EOFError when the other end is gone.
+    Raises EOFError when the other end is gone, or when what comes is no message.
     """
-    (count,) = struct.unpack("<I", (yield from _fill(sock, 4)))
+    magic, count = struct.unpack("<4sI", (yield from _fill(sock, 8)))
+    if magic != _MAGIC or count > _MOST:
+        raise EOFError
     sizes = struct.unpack(f"<{count}Q", (yield from _fill(sock, 8 * count)))
-    message: list[bytearray] = []
+    message: list[memoryview] = []
     for size in sizes:
         message += [(yield from _fill(sock, size))]
     return message
 
 
-def ask(sock: socket, message: Sequence[memoryview]) -> Transfer[list[bytearray]]:
+def ask(sock: socket, message: Sequence[memoryview]) -> Transfer[list[memoryview]]:
     """Send a message and receive the answer."""
     yield from send(sock, message)
     return (yield from receive(sock))
 
 
-def _fill(sock: socket, size: int) -> Transfer[bytearray]:
-    buffer = bytearray(size)
-    rest = memoryview(buffer)
+def _fill(sock: socket, size: int) -> Transfer[memoryview]:
+    try:
+        rest = buffer = np.empty(size, np.uint8).data  # takes memory only as it is filled
+    except (MemoryError, ValueError):
+        raise EOFError from None
     while rest:
         try:
             got = sock.recv_into(rest)
@@ -146,7 +153,7 @@ def _raw(tensor: Any) -> pickle.PickleBuffer:
     return pickle.PickleBuffer(flat.view(torch.uint8).numpy())
 
 
-def _tensor(raw: bytearray, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def _tensor(raw: memoryview, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
     import torch
 
     kind = getattr(torch, dtype.removeprefix("torch."))

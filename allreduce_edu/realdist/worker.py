@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import faulthandler
 import io
-import json
 import linecache
 import os
 import random
@@ -38,10 +37,11 @@ def main(calls: socket.socket, output: socket.socket, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the stop button is the kernel's business
     for sock in (calls, output):
         sock.setblocking(True)
+        sock.set_inheritable(False)  # of what a rank starts none shall write into its answers
     _redirect(output)
     with contextlib.suppress(EOFError, ConnectionError):
-        plan, *_ = wire.to_end(wire.receive(calls))
-        wire.to_end(wire.send(calls, join(json.loads(plan), Path(folder))))
+        plan = wire.header_of(wire.to_end(wire.receive(calls)))
+        wire.to_end(wire.send(calls, join(plan, Path(folder))))
         process = os.getpid()
         while True:
             result = answer(wire.to_end(wire.receive(calls)))
@@ -97,10 +97,9 @@ def _settle(plan: dict[str, Any], where: Any) -> None:
     torch.manual_seed(plan["rank"])
 
 
-def answer(message: list[bytearray]) -> list[memoryview]:
+def answer(message: list[memoryview]) -> list[memoryview]:
     """Run one call and return its answer; whatever the call raises is an answer too."""
-    head, *call = message
-    request = json.loads(head)
+    request, call = wire.header_of(message), message[1:]
     try:
         _learn(request["sources"])
         if request["limit"]:  # in C: ends this process even when the learner's code holds the GIL
@@ -116,7 +115,7 @@ def answer(message: list[bytearray]) -> list[memoryview]:
                 stream.flush()
 
 
-def _unpack(call: list[bytearray]) -> tuple[Callable[..., object], tuple[object, ...]]:
+def _unpack(call: list[memoryview]) -> tuple[Callable[..., object], tuple[object, ...]]:
     try:
         return wire.loads(call)  # type: ignore[no-any-return]
     except Exception as error:
@@ -159,6 +158,7 @@ def spawned() -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     folder, *handles = sys.argv[1:]
     calls, output, life = _sockets(handles)
+    life.set_inheritable(False)
     threading.Thread(target=_end_with, args=(life, folder), daemon=True).start()
     main(calls, output, folder)
     _end(folder)

@@ -29,7 +29,7 @@ import traceback
 import types
 from typing import TypeAlias
 
-Pair: TypeAlias = tuple[socket.socket, socket.socket]  # a rank's ends: its calls, its output
+Pair: TypeAlias = tuple[socket.socket, socket.socket]  # of a rank: its calls, its output
 _PATIENCE = 1.0  # seconds between two looks at whether the parent is still there
 _PR_SET_PDEATHSIG = 1
 _NEEDED = ("allreduce_edu.realdist.worker", "allreduce_edu.realdist.play")
@@ -91,10 +91,10 @@ def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]
     try:
         folder = tempfile.mkdtemp(dir=request["under"], prefix=request["prefix"])
         _tell(link, keeper=os.getpid(), folder=folder)
-        wake = _wake_on_death()
+        wake, write = _wake_on_death()
         for rank in range(len(ends) // 2):
             mine = ends[2 * rank], ends[2 * rank + 1]
-            others = [end for end in (link, wake, *ends) if end not in mine]
+            others = [end for end in (link, wake, write, *ends) if end not in mine]
             pids[_fork_rank(mine, others, folder)] = rank
         for end in ends:
             end.close()
@@ -174,14 +174,14 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _wake_on_death() -> socket.socket:
-    """Return a socket that becomes readable when a child dies."""
+def _wake_on_death() -> Pair:
+    """Return a socket that becomes readable when a child dies, and the one that makes it so."""
     wake, write = socket.socketpair()
     wake.setblocking(False)
     write.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(write.detach(), warn_on_full_buffer=False)
-    return wake
+    signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+    return wake, write
 
 
 def _tell(link: socket.socket, **news: object) -> None:
