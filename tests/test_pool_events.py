@@ -136,6 +136,41 @@ def test_many_quick_interrupts_are_as_good_as_one(script):
         it.leaves_nothing()
 
 
+def test_an_interrupt_ends_the_unpacking_of_a_result_and_the_ranks_live_on(script):
+    text = """
+    class Slow:
+        def __reduce__(self):
+            return eval, ("print('unpacking') or time.sleep(1000)", {"time": time})
+
+    try:
+        pool.run(Slow)
+    except KeyboardInterrupt:
+        print("interrupted")
+    print(pool)
+    """
+    with script(text) as it:
+        it.says("unpacking")
+        it.signal(signal.SIGINT)
+        it.says("interrupted")
+        it.says("Pool of 3 ranks, gloo, ready")
+        it.leaves_nothing()
+
+
+def test_an_interrupt_is_not_lost_when_a_rank_fails_at_the_same_moment(script):
+    text = """
+    from allreduce_edu.realdist import report
+    failure = report.failure
+    report.failure = lambda fates: os.kill(os.getpid(), signal.SIGINT) or failure(fates)
+    try:
+        pool.run(lambda: 1 / 0)
+    except KeyboardInterrupt as interrupt:
+        print(type(interrupt.__context__).__name__)
+    """
+    with script(text) as it:
+        it.says("RankError")
+        it.leaves_nothing()
+
+
 def test_an_interrupt_while_the_ranks_start_is_obeyed(script):
     text = """
     try:

@@ -16,7 +16,8 @@ class Interrupts:
     """Inside this context SIGINT is only noted; it is let in while `select` sleeps, and at the end.
 
     Learners press stop several times. The first press raises KeyboardInterrupt where the caller
-    waits; the others fall into its clean-up and are dropped.
+    waits; the others fall into its clean-up and are dropped. A press that finds the call ended by
+    another exception is raised after it.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class Interrupts:
         if not self._held:
             return
         signal.signal(signal.SIGINT, self._before)
-        if self._noted and kind is None:
+        if self._noted and kind is not KeyboardInterrupt:
             signal.raise_signal(signal.SIGINT)
 
     def select(self, selector: BaseSelector, timeout: float) -> list[tuple[SelectorKey, int]]:

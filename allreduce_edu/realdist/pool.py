@@ -134,10 +134,11 @@ class Pool:
                 head = wire.header(sources=news(ranks), limit=limit)
                 call = Call(ranks, [[head, *each] for each in payloads])
                 answers = call.wait(seconds, interrupts)
-                return [unpack(rank, answer) for rank, answer in enumerate(answers)]
             except BaseException:
                 self._discard()
                 raise
+        # Not before the stop button works again: this runs code of any class.
+        return [unpack(rank, answer) for rank, answer in enumerate(answers)]
 
     def play(
         self,
