@@ -58,7 +58,7 @@ class Spawned(Group):
 
     def deaths(self) -> list[tuple[int, int | None]]:
         """Return (rank, exit code) of ranks that died since the last look."""
-        codes = [(rank, process.poll()) for rank, process in enumerate(self._processes)]
+        codes = [(rank, _ended(process)) for rank, process in enumerate(self._processes)]
         dead = [(r, code) for r, code in codes if code is not None and r not in self._told]
         self._told |= {rank for rank, _ in dead}
         return [*dead]
@@ -82,3 +82,16 @@ class Spawned(Group):
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code, if there is one, and kill first what the process left in its group.
+
+    In this order, because until a process is reaped its number belongs to nobody else.
+    """
+    if sys.platform == "linux" and process.returncode is None:  # macOS has no waitid in old Pythons
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            if os.waitid(os.P_PID, process.pid, look):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.poll()

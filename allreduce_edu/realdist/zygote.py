@@ -9,7 +9,8 @@ keeper forks the ranks:
 
 A group lives as long as the kernel holds its end of the link. When that closes, because the pool
 was closed or because the kernel died, however it died, the keeper kills the ranks with SIGKILL,
-which also ends one that holds the GIL in C. A rank whose keeper dies is killed by the system.
+which also ends one that holds the GIL in C, and all that they have started. A rank whose keeper dies
+is killed by the system.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ import sys
 import tempfile
 import traceback
 import types
+from pathlib import Path
 from typing import TypeAlias
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]  # of a rank: its calls, its output
 _PATIENCE = 1.0  # seconds between two looks at whether the parent is still there
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEEDED = ("allreduce_edu.realdist.worker", "allreduce_edu.realdist.play")
 _USEFUL = "torch._dynamo"  # which DDP's constructor imports: 1.4 s and 80 MB that ranks share so
 
@@ -91,6 +93,7 @@ def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]
     try:
         folder = tempfile.mkdtemp(dir=request["under"], prefix=request["prefix"])
         _tell(link, keeper=os.getpid(), folder=folder)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever ranks leave becomes a child of this process
         wake, write = _wake_on_death()
         for rank in range(len(ends) // 2):
             mine = ends[2 * rank], ends[2 * rank + 1]
@@ -105,6 +108,7 @@ def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]
         for pid in pids:
             _kill(pid)
         _report(link, pids, os.WEXITED)
+        _end_strays()
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
 
@@ -133,9 +137,21 @@ def _report(link: socket.socket, pids: dict[int, int], options: int) -> None:
         found = os.waitid(os.P_ALL, 0, options | os.WNOWAIT)
         if found is None:
             return
-        _kill(found.si_pid)
+        if found.si_pid in pids:
+            _kill(found.si_pid)
         _, status = os.waitpid(found.si_pid, 0)
-        _tell(link, rank=pids.pop(found.si_pid), code=os.waitstatus_to_exitcode(status))
+        if found.si_pid in pids:
+            _tell(link, rank=pids.pop(found.si_pid), code=os.waitstatus_to_exitcode(status))
+
+
+def _end_strays() -> None:
+    """Kill what has left its rank's process group: child after child, until there is none."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    with contextlib.suppress(OSError):  # no child, or a system that does not tell
+        while True:
+            for pid in children.read_text().split():
+                _kill(int(pid))
+            os.wait()
 
 
 def _kill(pid: int) -> None:
@@ -167,11 +183,15 @@ def _fork_rank(mine: Pair, others: list[socket.socket], folder: str) -> int:
 
 def _die_with(parent: int) -> None:
     """Ask the system to kill this process when its parent dies; the parent has one thread."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)
 
 
 def _wake_on_death() -> Pair:
