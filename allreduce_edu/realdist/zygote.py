@@ -9,8 +9,8 @@ keeper forks the ranks:
 
 A group lives as long as the kernel holds its end of the link. When that closes, because the pool
 was closed or because the kernel died, however it died, the keeper kills the ranks with SIGKILL,
-which also ends one that holds the GIL in C, and all that they have started. A rank whose keeper dies
-is killed by the system.
+which also ends one that holds the GIL in C, and whatever they have started. A rank whose keeper
+dies is killed by the system.
 """
 
 from __future__ import annotations
