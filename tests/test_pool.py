@@ -10,6 +10,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ torch = pytest.importorskip("torch", reason="real ranks need torch")
 resource = pytest.importorskip("resource", reason="gloo on Windows is not promised")
 
 import torch.distributed as dist  # noqa: E402
-from leftovers import children, until  # noqa: E402
+from leftovers import children, marked, until  # noqa: E402
 
 from allreduce_edu.realdist import forked  # noqa: E402
 from allreduce_edu.realdist.forked import Forked  # noqa: E402
@@ -35,6 +36,7 @@ from allreduce_edu.realdist.spawned import Spawned  # noqa: E402
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 N = 3
+MARK = f"POOL_OF={os.getpid()}"
 AFRESH = "The ranks were started afresh: what they held in memory is lost."
 
 
@@ -49,6 +51,11 @@ def gone():
     until(lambda: not left(), "processes are left")
 
 
+def sleepers():
+    """Return the processes that run ``sleep`` for ranks of this process."""
+    return [pid for pid in marked(MARK) if "sleep" in Path(f"/proc/{pid}/comm").read_text()]
+
+
 def opened():
     gc.collect()
     return len(list(Path("/dev/fd").iterdir()))
@@ -56,7 +63,8 @@ def opened():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where a pool keeps its temporary files."""
+    """Where a pool keeps its temporary files; its ranks can be found by a mark."""
+    monkeypatch.setenv(*MARK.split("="))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
@@ -382,10 +390,20 @@ class TestFaults:
         with pytest.raises(RankError, match="Detected mismatch between collectives on ranks"):
             pool.run(mismatch)
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="only a keeper adopts processes")
+    def test_processes_that_left_their_ranks_session_go_too(self, pool):
+        def start():
+            stray = ["setsid", "sh", "-c", "sleep 1000 & sleep 1000"]
+            parent = subprocess.Popen(["sh", "-c", '"$@" & echo $!', "sh", *stray])
+            return parent.wait()
+
+        assert pool.run(start) == [0] * N
+        until(lambda: len(sleepers()) == 2 * N, "the processes did not start")
+        pool.close()
+        assert not sleepers()
+
     def test_processes_that_a_rank_started_go_with_it(self, pool):
         def start():
-            import subprocess
-
             return subprocess.Popen(["sleep", "1000"]).pid
 
         pids = pool.run(start)
@@ -462,6 +480,15 @@ class TestLife:
         gone()
         assert list(folder.iterdir()) == []
 
+    def test_an_interrupt_while_a_forgotten_pool_ends_comes_after_that(self, folder):
+        pool = Pool(2, backend="gloo")
+        pool.run(total)
+        pool._group._undo.callback(os.kill, os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            del pool
+            time.sleep(15)
+        gone()
+
     def test_one_call_at_a_time(self, pool):
         pool.run(total)
         caller = threading.Thread(target=pool.run, args=(time.sleep, 1))
@@ -487,7 +514,22 @@ class TestLife:
         until(pool._busy.locked, "the call did not begin")
         pool.close()
         caller.join(15)
-        assert caught[0].startswith("ranks 0, 1 and 2 were killed")
+        assert caught == ["the pool was closed during this call"]
+        gone()
+
+    def test_closing_while_another_thread_starts_the_ranks_ends_them(self, pool):
+        start = pool._start
+
+        def close_first(interrupts):
+            closer.start()
+            until(lambda: pool._closed, "the pool was not closed")
+            start(interrupts)
+
+        closer = threading.Thread(target=pool.close)
+        pool._start = close_first
+        with pytest.raises(RankError, match=r"^the pool was closed during this call$"):
+            pool.run(time.sleep, 1000)
+        closer.join(15)
         gone()
 
     def test_a_copy_that_a_rank_forks_does_not_answer(self, pool):
@@ -532,8 +574,14 @@ class TestSpawned:
         assert lines[1] == "rank 0 was in all_reduce()"
         assert lines[4] == "rank 1 was at work"
         gone()
+
+        def leave():
+            subprocess.Popen(["sleep", "1000"])
+            os.kill(os.getpid(), signal.SIGKILL)
+
         with pytest.raises(RankError, match=r"^rank 1 was killed"):
-            pool.run(on_rank_1(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+            pool.run(on_rank_1(leave))
+        until(lambda: not sleepers(), "what the rank has started is left")
 
 
 class TestBadInput:

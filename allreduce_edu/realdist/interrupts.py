@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from selectors import BaseSelector, SelectorKey
 from types import FrameType, TracebackType
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_LATER = 0.1  # seconds
+
 
 class Interrupts:
     """Inside this context SIGINT is only noted; it is let in while `select` sleeps, and at the end.
 
     Learners press stop several times. The first press raises KeyboardInterrupt where the caller
     waits; the others fall into its clean-up and are dropped. A press that finds the call ended by
-    another exception is raised after it.
+    another exception is raised after it. With `later`, for code that the garbage collector runs and
+    in which an exception would get lost, it is raised when that code is over.
 
     Examples
     --------
@@ -26,7 +30,8 @@ class Interrupts:
     interrupts held back
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, later: bool = False) -> None:
+        self._later = later
         self._before = signal.getsignal(signal.SIGINT)
         # Only the main thread gets signals; a handler that Python does not know cannot be put back.
         on_main = threading.current_thread() is threading.main_thread()
@@ -52,7 +57,10 @@ class Interrupts:
             return
         signal.signal(signal.SIGINT, self._before)
         if self._noted and kind is not KeyboardInterrupt:
-            signal.raise_signal(signal.SIGINT)
+            if self._later:
+                threading.Timer(_LATER, _press).start()
+            else:
+                signal.raise_signal(signal.SIGINT)
 
     def select(self, selector: BaseSelector, timeout: float) -> list[tuple[SelectorKey, int]]:
         """Wait as ``selector.select`` does; this is where an interrupt is raised."""
@@ -74,3 +82,11 @@ class Interrupts:
         self._letting_in = self._noted = False
         if callable(self._before):
             self._before(signal.SIGINT, frame)
+
+
+def _press() -> None:
+    """Do as the stop button does, from another thread than the main one."""
+    if sys.platform == "win32":
+        signal.raise_signal(signal.SIGINT)
+    elif (main := threading.main_thread().ident) is not None:
+        signal.pthread_kill(main, signal.SIGINT)  # it may sleep: this wakes it
