@@ -72,8 +72,8 @@ class Pool:
         if importlib.util.find_spec("torch") is None:
             raise ModuleNotFoundError("real ranks need torch, and it is not installed here")
         self.backend, self.why = choose(self.ranks, backend)
+        self._kernel = os.getpid()
         self._group: Group | None = None
-        self._kill: Callable[[], object] = lambda: None
         self._busy = threading.Lock()
         self._lost = self._closed = False
 
@@ -134,9 +134,14 @@ class Pool:
                 head = wire.header(sources=news(ranks), limit=limit)
                 call = Call(ranks, [[head, *each] for each in payloads])
                 answers = call.wait(seconds, interrupts)
-            except BaseException:
+            except BaseException as error:
                 self._discard()
+                if self._closed and isinstance(error, RankError):
+                    raise RankError("the pool was closed during this call", error.fates) from None
                 raise
+            finally:
+                if self._closed:  # `close` may have given up waiting for this call
+                    self._discard()
         # Not before the stop button works again: this runs code of any class.
         return [unpack(rank, answer) for rank, answer in enumerate(answers)]
 
@@ -172,10 +177,13 @@ class Pool:
         A call that another thread is waiting for ends with a RankError.
         """
         self._closed = True
+        if os.getpid() != self._kernel:
+            return
         with Interrupts():
             running = not self._busy.acquire(blocking=False)
-            if running and self._group is not None:
-                self._group.stop()
+            group = self._group
+            if running and group is not None:
+                group.stop()
             if not running or self._busy.acquire(timeout=PATIENCE):
                 self._discard()
                 self._busy.release()
@@ -183,11 +191,13 @@ class Pool:
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """Let one call run at a time: two on one group would mix their messages."""
-        if self._closed:
-            raise RuntimeError("this pool is closed; make a new one with Pool(ranks)")
+        if os.getpid() != self._kernel:
+            raise RuntimeError("this pool belongs to the process that made it; make a new one here")
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("this pool is busy with another call; wait for it or stop it")
         try:
+            if self._closed:
+                raise RuntimeError("this pool is closed; make a new one with Pool(ranks)")
             yield
         finally:
             self._busy.release()
@@ -209,7 +219,9 @@ class Pool:
             self._group = self._processes(self.ranks)
         except OSError as error:
             raise RankError(f"the ranks could not be started: {error.strerror or error}") from None
-        self._kill = weakref.finalize(self, self._group.kill)
+        self._forgotten = weakref.finalize(self, _end_forgotten, self._group)
+        if self._closed:  # by another thread, which may have found no group to stop
+            self._group.stop()
         try:
             answers = Call(self._group, self._plans()).wait(_START, interrupts)
         except RankError as error:
@@ -232,8 +244,15 @@ class Pool:
         """End the group, if there is one."""
         started = self._group is not None and bool(self._group.threads)
         self._lost = self._lost or started
-        self._kill()
+        if self._group is not None:
+            self._forgotten.detach()
+            self._group.kill()
         self._group = None
+
+
+def _end_forgotten(group: Group) -> None:
+    with Interrupts(later=True):
+        group.kill()
 
 
 def _seconds(timeout: float) -> float:
