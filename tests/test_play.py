@@ -124,4 +124,6 @@ def test_bad_input_is_named_before_anything_starts():
         pool.play(ring(2), [np.ones(3), np.ones(4)])
     with pytest.raises(ValueError, match="unknown op 'add'"):
         pool.play(ring(2), np.ones((2, 4)), "add")
+    with pytest.raises(ValueError, match=r"op 'avg' has no meaning for .*, which only copies"):
+        pool.play(COLLECTIVES["binomial_broadcast"](2), np.ones((2, 4)), "avg")
     assert repr(pool).endswith("not started")

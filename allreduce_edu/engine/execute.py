@@ -52,11 +52,8 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     OverflowWarning
         Once, if an integer sum or product wraps around.
     """
-    shares = as_shares(schedule, x)
-    check_op(op, shares[0].dtype)
-    if op == "avg" and schedule.collective in ("all_gather", "broadcast"):
-        raise ValueError(f"op 'avg' has no meaning for {schedule.name!r}, which only copies")
-    buf, bounds = load(schedule.check(), shares)
+    shares = as_call(schedule, x, op)
+    buf, bounds = load(schedule, shares)
     exact = _exact(buf, op)
     for _ in steps(schedule, buf, op):
         pass
@@ -68,6 +65,16 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     if isinstance(x, (list, tuple)):
         return result
     return np.stack(result) if isinstance(x, np.ndarray) else _torch().stack(result)
+
+
+def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
+    """Return one array per rank, once it is sure that `schedule` can be played on them with `op`."""
+    shares = as_shares(schedule, x)
+    check_op(op, shares[0].dtype)
+    if op == "avg" and schedule.collective in ("all_gather", "broadcast"):
+        raise ValueError(f"op 'avg' has no meaning for {schedule.name!r}, which only copies")
+    schedule.check()
+    return shares
 
 
 def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round, Any]]:

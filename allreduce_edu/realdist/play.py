@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.dtypes import check_op, combiner, is_torch
-from allreduce_edu.engine.execute import as_shares
+from allreduce_edu.engine.dtypes import combiner, is_torch
+from allreduce_edu.engine.execute import as_call
 from allreduce_edu.engine.schedule import Ints, Round, Schedule
 from allreduce_edu.realdist.arguments import PerRank
 
@@ -49,14 +49,11 @@ def play(
         raise ValueError(
             f"schedule must be for the {pool.ranks} ranks of this pool, got {schedule!r}"
         )
-    shares = as_shares(schedule, x)
-    check_op(op, shares[0].dtype)
-    schedule.check()
+    shares = as_call(schedule, x, op)
     elements = int(np.prod(shares[0].shape, dtype=np.int64))
     bounds = np.cumsum([0, *schedule.cut(elements, shares[0].dtype.itemsize)])
     work = [parts(schedule, rank) for rank in range(pool.ranks)]
-    own = [share.detach() if is_torch(share) else share for share in shares]
-    played = pool.run(play_rank, PerRank(work), bounds, PerRank(own), op, timeout=timeout)
+    played = pool.run(play_rank, PerRank(work), bounds, PerRank(shares), op, timeout=timeout)
     results, sent = zip(*played, strict=True)
     return _like(x, results), np.array(sent)
 
