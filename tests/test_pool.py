@@ -29,6 +29,7 @@ from leftovers import children, marked, until  # noqa: E402
 
 from allreduce_edu.realdist import forked  # noqa: E402
 from allreduce_edu.realdist.forked import Forked  # noqa: E402
+from allreduce_edu.realdist.group import start  # noqa: E402
 from allreduce_edu.realdist.pool import PerRank, Pool, RankError  # noqa: E402
 from allreduce_edu.realdist.spawned import Spawned  # noqa: E402
 
@@ -167,6 +168,20 @@ class TestRanks:
         assert pool.run(total) == [3.0] * N
         assert pool.run(os.getenv, "RANK") == [None] * N
         assert pool.run(os.getenv, "OF_LEARNER") == ["8"] * N
+
+    def test_no_signal_reaches_one_that_is_just_born(self, pool, monkeypatch):
+        """Between its birth and its own session the stop button would end it."""
+        popen, blocked = subprocess.Popen, []
+
+        def born(*args, **options):
+            blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+            return popen(*args, **options)
+
+        monkeypatch.setattr(subprocess, "Popen", born)
+        start("output").wait()
+        assert blocked == [{signal.SIGINT, signal.SIGUSR1}]
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+        assert pool.run(signal.pthread_sigmask, signal.SIG_BLOCK, ()) == [set()] * N
 
     def test_they_use_one_thread(self, pool):
         assert pool.run(torch.get_num_threads) == [1] * N

@@ -275,6 +275,18 @@ def test_a_forked_copy_of_the_kernel_leaves_the_pool_alone(script):
         it.leaves_nothing()
 
 
+def test_more_files_may_be_open_than_select_can_tell(script):
+    text = """
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    files = [os.dup(0) for _ in range(1100)]
+    print(pool.run(total))
+    """
+    with script(text) as it:
+        it.says("[3, 3, 3]")
+        it.leaves_nothing()
+
+
 def test_the_kernel_never_imports_torch(script):
     text = """
     print(pool.run(total), pool.why)

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,16 +16,7 @@ from collections.abc import Sequence
 from itertools import chain
 from selectors import EVENT_READ, DefaultSelector
 
-from allreduce_edu.realdist.group import (
-    PATIENCE,
-    PREFIX,
-    ROOT,
-    Group,
-    for_python,
-    private_pair,
-)
-
-_ZYGOTE = "allreduce_edu.realdist.zygote"
+from allreduce_edu.realdist.group import PATIENCE, PREFIX, Group, private_pair, start
 
 
 class Forked(Group):
@@ -103,15 +93,15 @@ class _Zygote:
         # Importing torch._dynamo makes the folder of its cache: let that be one which is there.
         no_folder = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir()}
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", _ZYGOTE, str(theirs.fileno()), str(self.kernel)],
+            self.process = start(
+                "zygote",
+                str(theirs.fileno()),
+                str(self.kernel),
                 pass_fds=[theirs.fileno()],
-                env=for_python() | no_folder,
-                cwd=ROOT,
+                more=no_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # the stop button signals the kernel's process group
             )
         weakref.finalize(self, _dismiss, self.process, self.control, self.kernel)
 

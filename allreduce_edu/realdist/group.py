@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import allreduce_edu
 
@@ -98,9 +101,24 @@ def environment() -> dict[str, str]:
     return kept | dict.fromkeys(one, "1")
 
 
-def for_python() -> dict[str, str]:
-    """Return the environment in which to start an interpreter that imports what this one can."""
-    return environment() | {"PYTHONPATH": os.pathsep.join([ROOT, *filter(None, sys.path)])}
+def start(
+    module: str, *arguments: str, more: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """Run a module of this package in an interpreter that imports what this one can.
+
+    It begins in a session of its own, because the stop button signals the kernel's process group,
+    and with these signals blocked: until it is in that session, and has handlers.
+    """
+    path = os.pathsep.join([ROOT, *filter(None, sys.path)])
+    command = [sys.executable, "-m", f"allreduce_edu.realdist.{module}", *arguments]
+    options |= {"cwd": ROOT, "env": environment() | {"PYTHONPATH": path} | (more or {})}
+    if sys.platform == "win32":
+        return subprocess.Popen(command, **options)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
+    try:
+        return subprocess.Popen(command, start_new_session=True, **options)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _loopback() -> str:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from allreduce_edu.realdist.group import PATIENCE, PREFIX, ROOT, Group, for_python
+from allreduce_edu.realdist.group import PATIENCE, PREFIX, Group, start
 
 
 class Spawned(Group):
@@ -42,13 +42,12 @@ class Spawned(Group):
     def _spawn(self, sockets: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
         windows = sys.platform == "win32"
         fds = [] if windows else [each.fileno() for each in sockets]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "allreduce_edu.realdist.worker", self.folder, *map(str, fds)],
+        process = start(
+            "worker",
+            self.folder,
+            *map(str, fds),
             pass_fds=fds,
-            env=for_python(),
-            cwd=ROOT,
             stdin=subprocess.PIPE if windows else subprocess.DEVNULL,
-            start_new_session=not windows,  # the stop button signals the kernel's process group
         )
         if sys.platform == "win32":
             assert process.stdin is not None

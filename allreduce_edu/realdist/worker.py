@@ -84,6 +84,8 @@ def _settle(plan: dict[str, Any], where: Any) -> None:
     faulthandler.enable(where)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, where)
+    if sys.platform != "win32":  # blocked by `group.start` until here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGUSR1})
     os.environ.clear()
     os.environ.update(plan["environment"])
     with contextlib.suppress(OSError):

@@ -20,7 +20,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -29,6 +28,7 @@ import tempfile
 import traceback
 import types
 from pathlib import Path
+from selectors import EVENT_READ, PollSelector
 from typing import TypeAlias
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]  # of a rank: its calls, its output
@@ -45,7 +45,7 @@ def main() -> None:
     control, kernel = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     problem = preload()
     while os.getppid() == kernel:
-        if select.select([control], [], [], _PATIENCE)[0]:
+        if _readable(control):
             request, fds, _, _ = socket.recv_fds(control, 4096, 253)
             if not request:
                 break
@@ -117,7 +117,7 @@ def _watch(link: socket.socket, wake: socket.socket, pids: dict[int, int]) -> No
     """Return when all ranks are dead or the group is to end."""
     zygote = os.getppid()
     while pids and os.getppid() == zygote:
-        ready = select.select([link, wake], [], [], _PATIENCE)[0]
+        ready = _readable(link, wake)
         if link in ready:
             if not link.recv(1):
                 return
@@ -126,6 +126,14 @@ def _watch(link: socket.socket, wake: socket.socket, pids: dict[int, int]) -> No
         if wake in ready:
             wake.recv(4096)
         _report(link, pids, os.WEXITED | os.WNOHANG)
+
+
+def _readable(*ends: socket.socket) -> list[object]:
+    """Wait a little; return those of `ends` that can be read, however high their numbers."""
+    with PollSelector() as selector:
+        for end in ends:
+            selector.register(end, EVENT_READ)
+        return [key.fileobj for key, _ in selector.select(_PATIENCE)]
 
 
 def _report(link: socket.socket, pids: dict[int, int], options: int) -> None:
