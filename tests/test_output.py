@@ -49,6 +49,17 @@ def test_of_a_progress_bar_the_last_state_remains(capsys):
     assert printed(capsys, printer) == ["[rank 0] 100 %", "[rank 0] done"]
 
 
+def test_process_numbers_in_the_names_of_cells_are_left_out(capsys):
+    printer = Printer(1)
+    printer.feed(0, b"/tmp/ipykernel_7497/805854096.py:3: UserWarning: careful\n")
+    printer.feed(0, b'  File "/tmp/ipykernel_7497/8058.py", line 3, in f\n')
+    printer.finish(0)
+    assert printed(capsys, printer) == [
+        "[rank 0] <cell>:3: UserWarning: careful",
+        '[rank 0]   File "<cell>", line 3, in f',
+    ]
+
+
 def test_endless_output_is_cut_and_the_cut_is_said(capsys):
     printer = Printer(1)
     printer.feed(0, b"x\n" * (LINES + 1234))

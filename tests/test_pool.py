@@ -350,6 +350,16 @@ class TestFaults:
         assert lines[1] == "The others:"
         assert lines[2] == "ranks 0 and 2 lost the connection to another rank, a consequence"
 
+    def test_the_cause_that_came_first_stands_first(self, pool):
+        def fail():
+            time.sleep(dist.get_rank() == 0)
+            raise ValueError("later" if dist.get_rank() == 0 else "first")
+
+        with pytest.raises(
+            RankError, match=r"^ranks 1 and 2 raised ValueError: first\n[^R]*rank 0"
+        ):
+            pool.run(fail)
+
     def test_ranks_that_fail_alike_are_told_once(self, pool):
         with pytest.raises(RankError, match=r"^ranks 0, 1 and 2 raised ZeroDivisionError"):
             pool.run(divide)

@@ -7,6 +7,8 @@ import linecache
 import sys
 import tempfile
 import threading
+import traceback
+from dataclasses import replace
 from types import SimpleNamespace
 
 from allreduce_edu.realdist import places, report
@@ -53,6 +55,26 @@ def test_the_cause_stands_before_what_followed(monkeypatch):
     ]
 
 
+def test_causes_come_in_order_of_time_and_deaths_before_exceptions():
+    fates = [
+        report.raised(0, "IndexError", "later", (), ""),
+        report.raised(1, "KeyError", "first", (), ""),
+        report.died(2, 3, (), ""),
+    ]
+    fates[0] = replace(fates[0], late=True)
+    lines = str(report.failure(fates)).splitlines()
+    assert [line.split()[1] for line in lines] == ["2", "1", "0"]
+
+
+def test_what_follows_stays_a_consequence_in_an_exception_of_the_learners():
+    error = ValueError("all_reduce failed")
+    error.__cause__ = RuntimeError("[pair.cc:553] Connection closed by peer")
+    text = "".join(traceback.format_exception(error))
+    assert report.raised(0, "ValueError", "all_reduce failed", (), text).follows
+    line = '  File "a.py", line 1, in f\n    print("Connection closed by peer")\nValueError: own\n'
+    assert not report.raised(0, "ValueError", "own", (), line).follows
+
+
 def test_ranks_with_the_same_fate_are_named_together(monkeypatch):
     fates = [report.raised(r, "ValueError", "bad", at(5), "") for r in range(3)]
     assert told(monkeypatch, fates) == [
@@ -70,6 +92,7 @@ def test_what_differs_from_run_to_run_is_left_out():
     assert report.clean("[../third_party/gloo/pair.cc:81] Timed out waiting") == "Timed out waiting"
     assert report.clean("closed by peer [127.0.0.1]:30301.") == "closed by peer […]."
     assert report.clean("<object at 0x7f00aa11>") == "<object at 0x…>"
+    assert report.clean("in /tmp/ipykernel_12/34.py:3") == "in <cell>:3"
     assert report.clean("bad\nException raised from f at x.cpp:3\nframe #0: 0x12") == "bad"
 
 

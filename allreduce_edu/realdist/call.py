@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
 
@@ -16,6 +18,7 @@ from allreduce_edu.realdist.places import Frame
 from allreduce_edu.realdist.report import Fate
 
 _GRACE = 1.5  # seconds that the others get after a first failure, to say what they know of it
+_LATE = 0.3  # seconds after the first failure; before that, which is first is chance
 _TOLD = 1.0  # seconds for the ranks to write down where they are
 _CHUNK = 1 << 16  # bytes of output read at once
 _REST = 1 << 20  # bytes: more than a socket holds
@@ -31,6 +34,7 @@ class Call:
         self._printer = Printer(group.ranks)
         self._fates: dict[int, Fate] = {}
         self._answers: dict[int, list[memoryview]] = {}
+        self._failing = math.inf  # when the first rank failed
         self._cut: set[int] = set()  # connection gone: a death will be reported, mostly
         self._tails = [b""] * group.ranks
         self._talks = [wire.ask(group.calls[r], messages[r]) for r in self._ranks]
@@ -121,7 +125,10 @@ class Call:
         self._settle(report.died(rank, code, self._where(rank) or (), wrote))
 
     def _settle(self, fate: Fate) -> None:
-        self._fates[fate.rank] = fate
+        late = fate.failed and time.monotonic() > self._failing + _LATE
+        self._fates[fate.rank] = replace(fate, late=late)
+        if fate.failed:
+            self._failing = min(self._failing, time.monotonic())
         self._finish(fate.rank)
 
     def _finish(self, rank: int) -> None:

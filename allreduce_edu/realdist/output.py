@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 from collections import deque
 
+from allreduce_edu.realdist.places import CELL
+
 LINES = 2_000  # per rank and call: a rank that prints for ever must not fill the notebook
 LINE = 10_000  # characters
 
@@ -77,6 +79,6 @@ class _Lines:
     def _add(self, line: str) -> None:
         self._count += 1
         if self._count <= LINES:
-            shown = line.rstrip("\r").rpartition("\r")[2]
+            shown = CELL.sub("<cell>", line.rstrip("\r").rpartition("\r")[2])
             cut = f"{shown[:LINE]} ... (line cut)" if len(shown) > LINE else shown
             self._ready.append(cut)

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+_NAME = r"[^\s\"'(\[<=]"  # one character of a file's name
+CELL = re.compile(rf"(?<!{_NAME}){_NAME}*ipykernel_\d+[/\\]\d+\.py")
 _OURS = str(Path(__file__).parent.parent)
 _LIBRARY = tuple(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib"))
 _ENTRY = ("worker.py", "answer")  # the frame that calls the learner's function

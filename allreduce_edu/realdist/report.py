@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from allreduce_edu.realdist import places
 from allreduce_edu.realdist.places import Frame
 
-# What gloo and NCCL say on a rank whose partner is gone: never the cause.
+# What gloo and NCCL say on a rank whose partner is gone: never the cause. In a traceback the
+# exceptions stand at the left margin, all those of a chain.
 _FOLLOWS = re.compile(
-    r"Connection (closed|reset) by peer|Application timeout caused pair closure|Broken pipe"
-    r"|check rank 0 logs|communicator was aborted|remote process exited"
+    r"^\S.*(Connection (closed|reset) by peer|Application timeout caused pair closure|Broken pipe"
+    r"|check rank 0 logs|communicator was aborted|remote process exited)",
+    re.MULTILINE,
 )
 # Addresses, ports and paths of the library's sources: noise that differs from run to run.
 _NOISE = (
@@ -21,6 +23,7 @@ _NOISE = (
     (re.compile(r"\[[^\s\]]*\.(cc|cpp|h):\d+\] ?"), ""),
     (re.compile(r"\[enforce fail at [^\]]*\] ?"), ""),
     (re.compile(r"\[[\d.:a-fA-F]+\]:\d+"), "[…]"),
+    (places.CELL, "<cell>"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x…"),
 )
 _SHOWN = 8  # frames of one stack
@@ -35,6 +38,7 @@ class Fate:
     what: str = ""
     frames: tuple[Frame, ...] = ()
     traceback: str = ""
+    late: bool = False  # it failed when others had already
 
     @property
     def failed(self) -> bool:
@@ -44,7 +48,8 @@ class Fate:
     @property
     def follows(self) -> bool:
         """Whether this failure is one that the death of another rank brings about."""
-        return self.kind == "raised" and _FOLLOWS.search(self.what) is not None
+        told = f"{self.what}\n{self.traceback}"
+        return self.kind == "raised" and _FOLLOWS.search(told) is not None
 
     def __repr__(self) -> str:
         return f"rank {self.rank} {self.what}"
@@ -73,6 +78,7 @@ def failure(fates: Sequence[Fate]) -> RankError:
     causes = [fate for fate in fates if fate.failed and not fate.follows]
     if not causes:  # e.g. a rank outside this group cut the connection: then all are causes
         causes = [fate for fate in fates if fate.failed]
+    causes.sort(key=lambda fate: (fate.kind == "raised", fate.late))  # deaths first, then by time
     rest = [fate for fate in fates if fate not in causes]
     lines = _tell(causes)
     if rest:
