@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from allreduce_edu.realdist.output import LINE, LINES, Printer
+import io
+
+from allreduce_edu.realdist.output import LINE, LINES, MOST, Printer
 
 
 def printed(capsys, printer):
@@ -67,6 +69,26 @@ def test_endless_output_is_cut_and_the_cut_is_said(capsys):
     lines = printed(capsys, printer)
     assert len(lines) == LINES + 1
     assert lines[-1] == "[rank 0] ... and 1,234 more lines, not shown"
+
+
+def test_many_long_lines_are_cut_too(capsys):
+    printer = Printer(2)
+    for _ in range(1_000):
+        printer.feed(0, b"x" * (LINE - 1) + b"\n")
+    printer.finish(0)
+    lines = printed(capsys, printer)
+    assert sum(map(len, lines)) < MOST + 2 * LINE
+    assert lines[-1] == f"[rank 0] ... and {1_000 - len(lines) + 1} more lines, not shown"
+
+
+def test_what_the_output_cannot_show_is_replaced(monkeypatch):
+    screen = io.TextIOWrapper(io.BytesIO(), "ascii", newline="")
+    monkeypatch.setattr("sys.stdout", screen)
+    printer = Printer(1)
+    printer.feed(0, "N → ∞\n".encode())
+    printer.flush()
+    screen.seek(0)
+    assert screen.read() == "[rank 0] N ? ?\n"
 
 
 def test_an_endless_line_is_cut_and_not_kept(capsys):

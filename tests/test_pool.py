@@ -276,6 +276,21 @@ def hide():
     os.closerange(3, 256)
 
 
+class Mute(Exception):  # noqa: N818
+    def __str__(self):
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+def mute():
+    raise Mute
+
+
+def shout():
+    raise ValueError("x" * 10_000_000 + "\udc80")
+
+
 def scribble():
     """Write into every socket and file that this rank has, as a stray os.write might."""
     for fd in range(3, 64):
@@ -286,6 +301,8 @@ def scribble():
 
 FAILURES = {
     "raises": (divide, r"rank 1 raised ZeroDivisionError: division by zero$"),
+    "raises what has no text": (mute, r"rank 1 raised Mute: \(its text cannot be had\)$"),
+    "raises a long text": (shout, r"rank 1 raised ValueError: x{1000} \.\.\. x{999}\?$"),
     "calls sys.exit": (lambda: sys.exit(3), r"rank 1 called sys\.exit\(3\)$"),
     "ends its process": (lambda: os._exit(0), r"rank 1 ended its process with status 0 in the mid"),
     "is killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), r"rank 1 was killed \(SIGKILL; "),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import sys
 from collections import deque
 
 from allreduce_edu.realdist.places import CELL
 
 LINES = 2_000  # per rank and call: a rank that prints for ever must not fill the notebook
+MOST = 200_000  # characters, likewise
 LINE = 10_000  # characters
 
 
@@ -39,10 +41,17 @@ class Printer:
         """Print what is due, from the calling thread, so that it lands in the running cell."""
         while self._live < len(self._lines):
             for line in self._lines[self._live].take():
-                print(f"[rank {self._live}] {line}")
+                _print(f"[rank {self._live}] {line}")
             if not self._over[self._live]:
                 return
             self._live += 1
+
+
+def _print(line: str) -> None:
+    try:
+        print(line)
+    except UnicodeEncodeError:
+        print(line.encode(sys.stdout.encoding, "replace").decode(sys.stdout.encoding))
 
 
 class _Lines:
@@ -53,6 +62,8 @@ class _Lines:
         self._ready: deque[str] = deque()
         self._rest = ""
         self._count = 0
+        self._hidden = 0
+        self._room = MOST
 
     def __repr__(self) -> str:
         return f"{self._count} lines"
@@ -68,8 +79,8 @@ class _Lines:
         if self._rest:
             self._add(self._rest)
         self._rest = ""
-        if self._count > LINES:
-            self._ready.append(f"... and {self._count - LINES:,} more lines, not shown")
+        if self._hidden:
+            self._ready.append(f"... and {self._hidden:,} more lines, not shown")
 
     def take(self) -> list[str]:
         lines = list(self._ready)
@@ -78,7 +89,10 @@ class _Lines:
 
     def _add(self, line: str) -> None:
         self._count += 1
-        if self._count <= LINES:
-            shown = CELL.sub("<cell>", line.rstrip("\r").rpartition("\r")[2])
-            cut = f"{shown[:LINE]} ... (line cut)" if len(shown) > LINE else shown
-            self._ready.append(cut)
+        if self._count > LINES or self._room <= 0:
+            self._hidden += 1
+            return
+        shown = CELL.sub("<cell>", line.rstrip("\r").rpartition("\r")[2])
+        cut = f"{shown[:LINE]} ... (line cut)" if len(shown) > LINE else shown
+        self._room -= len(cut)
+        self._ready.append(cut)

@@ -29,6 +29,7 @@ from allreduce_edu.realdist import places, wire
 dist: Any = torch.distributed  # Any, because its stubs hide half of what it exports
 # The kernel keeps the deadlines. torch's own must never be first: it is no deadline (connecting has
 # been seen to wait five times as long), and what it says names no rank.
+_TEXT, _TRACEBACK = 2_000, 100_000  # characters of an exception that are told
 _NEVER = dt.timedelta(days=1)
 
 
@@ -135,7 +136,21 @@ def _pack(value: object) -> list[memoryview]:
 
 
 def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is the learner's code
+        return "(its text cannot be had)"
+
+
+def _cut(text: str, most: int) -> str:
+    """Return `text`, of which the middle is left out if it is long, as what can be printed."""
+    if len(text) > most:
+        text = f"{text[: most // 2]} ... {text[-most // 2 :]}"
+    return text.encode("utf-8", "replace").decode()
 
 
 def _learn(sources: dict[str, str]) -> None:
@@ -149,9 +164,9 @@ def _raised(error: BaseException) -> memoryview:
     return wire.header(
         kind="raised",
         error=type(error).__name__,
-        text=str(error),
+        text=_cut(_text(error), _TEXT),
         frames=places.of_exception(error.__traceback__),
-        traceback="".join(traceback.format_exception(error)),
+        traceback=_cut("".join(traceback.format_exception(error)), _TRACEBACK),
     )
 
 
