@@ -9,6 +9,7 @@ import linecache
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -158,6 +159,24 @@ class TestRun:
 
         assert pool.run(helper_of_course.double, 4) == [8] * N
         assert pool.run(os.getcwd) == [str(here)] * N
+
+    def test_ranks_follow_to_another_folder_and_search_path(self, pool, folder, monkeypatch):
+        pool.run(total)
+        pool.run(os.chdir, "/")
+        assert pool.run(os.getcwd) == ["/"] * N, "until this process moves"
+        course = folder / "course"
+        course.mkdir()
+        (course / "later_helper_of_course.py").write_text("def double(x):\n    return 2 * x\n")
+        monkeypatch.chdir(course)
+        monkeypatch.syspath_prepend("")
+        import later_helper_of_course
+
+        assert pool.run(later_helper_of_course.double, 4) == [8] * N
+        assert pool.run(os.getcwd) == [str(course)] * N
+        shutil.rmtree(course)
+        assert pool.run(total) == [3.0] * N
+        pool._discard()
+        assert pool.run(total) == [3.0] * N
 
 
 class TestRanks:
@@ -644,7 +663,13 @@ class TestBadInput:
         with pytest.raises(error, match="timeout must be a positive number of seconds, got"):
             Pool(2).run(len, (), timeout=timeout)
 
+    def test_a_timeout_of_numpy_is_one(self):
+        assert Pool(2, timeout=np.int64(9)).timeout == 9.0
+        assert Pool(2, timeout=np.float32(0.5)).timeout == 0.5
+
     def test_no_function(self):
+        with pytest.raises(TypeError, match=r"got <object object at 0x…> \(object\)"):
+            Pool(2).run(object())
         with pytest.raises(TypeError, match=r"fn must be callable, got 3 \(int\)"):
             Pool(2).run(3)
 

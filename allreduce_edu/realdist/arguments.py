@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ class PerRank:
 def pack(fn: Callable[..., Any], args: Sequence[object], ranks: int) -> list[list[memoryview]]:
     """Return each rank's pickled call; ranks with equal arguments share one."""
     if not callable(fn):
-        raise TypeError(f"fn must be callable, got {fn!r} ({type(fn).__name__})")
+        raise TypeError(f"fn must be callable, got {report.clean(repr(fn))} ({type(fn).__name__})")
     own = [arg for arg in args if isinstance(arg, PerRank)]
     for arg in own:
         if len(arg.values) != ranks:
@@ -74,3 +75,16 @@ def news(group: Group) -> dict[str, str]:
             group.sources[name] = entry
             new[name] = "".join(entry[2])
     return new
+
+
+def move(group: Group) -> dict[str, object]:
+    """Return the folder and search path of this process, if the ranks have others, else nothing."""
+    try:
+        here = os.getcwd()  # noqa: PTH109 - as text, for the ranks
+    except FileNotFoundError:  # somebody deleted it
+        here = ""
+    place: dict[str, object] = {"folder": here, "path": [each or here for each in sys.path]}
+    if place == group.place:
+        return {}
+    group.place = place
+    return place

@@ -38,6 +38,7 @@ class Group(ABC):
         self.kernel = os.getpid()
         self.problem = ""  # why the processes could not start
         self.sources: dict[str, object] = {}  # what the ranks have of this kernel's cells
+        self.place: dict[str, object] = {}  # where the ranks were told that this kernel is
         self.threads: list[int] = []  # each rank's main thread, as faulthandler names it
         self.folder = ""  # with the store where the ranks meet; made by whoever outlives the kernel
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
@@ -96,7 +97,7 @@ def environment() -> dict[str, str]:
     kept.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     loopback = _loopback()
     if loopback:
-        kept["GLOO_SOCKET_IFNAME"] = loopback
+        kept["GLOO_SOCKET_IFNAME"] = kept["NCCL_SOCKET_IFNAME"] = loopback
     one = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return kept | dict.fromkeys(one, "1")
 
@@ -122,7 +123,7 @@ def start(
 
 
 def _loopback() -> str:
-    """Return the name of the loopback interface: gloo shall listen there and nowhere else."""
+    """Return the name of the loopback interface: the ranks shall listen there and nowhere else."""
     names = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
     return next((name for name in names if name in ("lo", "lo0")), "")
 

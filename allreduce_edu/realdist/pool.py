@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+import numbers
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from allreduce_edu.engine import check
 from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.realdist import wire
-from allreduce_edu.realdist.arguments import PerRank, news, pack, unpack
+from allreduce_edu.realdist.arguments import PerRank, move, news, pack, unpack
 from allreduce_edu.realdist.backend import choose
 from allreduce_edu.realdist.call import Call
 from allreduce_edu.realdist.forked import Forked
@@ -109,7 +110,9 @@ class Pool:
         """Call ``fn(*args)`` on every rank and return the results in rank order.
 
         Functions of a notebook travel with what they use. Arrays and tensors arrive as copies,
-        tensors contiguous and on the CPU. What the ranks print appears here, rank after rank.
+        tensors contiguous and on the CPU. What the ranks print appears here, rank after rank. Ranks
+        follow this process to another folder or search path, but their environment and the modules
+        that they have imported are those of their start.
 
         Parameters
         ----------
@@ -131,7 +134,7 @@ class Pool:
             try:
                 ranks = self._ready(interrupts)
                 limit = ranks.slack and seconds + ranks.slack
-                head = wire.header(sources=news(ranks), limit=limit)
+                head = wire.header(sources=news(ranks), limit=limit, place=move(ranks))
                 call = Call(ranks, [[head, *each] for each in payloads])
                 answers = call.wait(seconds, interrupts)
             except BaseException as error:
@@ -230,13 +233,12 @@ class Pool:
         self._group.threads = [wire.header_of(answer)["thread"] for answer in answers]
 
     def _plans(self) -> list[list[memoryview]]:
-        here = os.getcwd()  # noqa: PTH109 - as text, for the ranks
+        assert self._group is not None
         shared = {
             "ranks": self.ranks,
             "backend": self.backend,
             "environment": environment(),
-            "folder": here,
-            "path": [each or here for each in sys.path],
+            "place": move(self._group),
         }
         return [[wire.header(rank=rank, **shared)] for rank in range(self.ranks)]
 
@@ -255,9 +257,9 @@ def _end_forgotten(group: Group) -> None:
         group.kill()
 
 
-def _seconds(timeout: float) -> float:
+def _seconds(timeout: Any) -> float:
     allowed = "timeout must be a positive number of seconds"
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{allowed}, got {timeout!r} ({type(timeout).__name__})")
     if not 0 < timeout < math.inf:
         raise ValueError(f"{allowed}, got {timeout!r}")

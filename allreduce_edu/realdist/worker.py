@@ -89,9 +89,7 @@ def _settle(plan: dict[str, Any], where: Any) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGUSR1})
     os.environ.clear()
     os.environ.update(plan["environment"])
-    with contextlib.suppress(OSError):
-        os.chdir(plan["folder"])
-    sys.path[:] = plan["path"]
+    _move(**plan["place"])
     sys.argv = [""]
     torch.set_num_threads(1)
     dist.set_debug_level_from_env()
@@ -100,11 +98,19 @@ def _settle(plan: dict[str, Any], where: Any) -> None:
     torch.manual_seed(plan["rank"])
 
 
+def _move(folder: str, path: list[str]) -> None:
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+    sys.path[:] = path
+
+
 def answer(message: list[memoryview]) -> list[memoryview]:
     """Run one call and return its answer; whatever the call raises is an answer too."""
     request, call = wire.header_of(message), message[1:]
     try:
         _learn(request["sources"])
+        if request["place"]:
+            _move(**request["place"])
         if request["limit"]:  # in C: ends this process even when the learner's code holds the GIL
             faulthandler.dump_traceback_later(request["limit"], exit=True)
         function, arguments = _unpack(call)
