@@ -315,6 +315,27 @@ def test_a_broken_torch_is_told(script):
             it.says("the ranks could not be started: ImportError: a broken torch")
 
 
+def test_a_torch_that_ends_its_process_is_told(script):
+    text = """
+    folder = os.environ["TMPDIR"]
+    os.mkdir(f"{folder}/torch")
+    with open(f"{folder}/torch/__init__.py", "w") as file:
+        file.write("import os; os.write(2, b'no such instruction'); os.abort()")
+    sys.path.insert(0, folder)
+    for _ in range(2):
+        try:
+            pool.run(total)
+        except RankError as error:
+            print(error)
+    """
+    with script(text) as it:
+        for _ in range(2):
+            it.says(
+                "the ranks could not be started: the process that starts them was aborted by a "
+                "library (SIGABRT): no such instruction"
+            )
+
+
 @pytest.mark.filterwarnings("ignore")  # what the libraries of Jupyter warn of is not the point here
 def test_in_a_jupyter_kernel_stop_works_and_its_death_leaves_nothing(tmp_path):
     jupyter_client = pytest.importorskip("jupyter_client", reason="starts a kernel")

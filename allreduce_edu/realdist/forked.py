@@ -15,8 +15,13 @@ import weakref
 from collections.abc import Sequence
 from itertools import chain
 from selectors import EVENT_READ, DefaultSelector
+from typing import Any
 
+from allreduce_edu.realdist import report
 from allreduce_edu.realdist.group import PATIENCE, PREFIX, Group, private_pair, start
+
+_REAPED = 1.0  # seconds from the end of a process's connections to its own
+_TAIL = 2_000  # bytes of what it wrote
 
 
 class Forked(Group):
@@ -30,7 +35,8 @@ class Forked(Group):
         self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
     ) -> None:
         self._left = set(range(self.ranks))
-        _Zygote.of_this_kernel().fork([link, *chain.from_iterable(ends)])
+        self._zygote = _Zygote.of_this_kernel()
+        self._zygote.fork([link, *chain.from_iterable(ends)])
 
     def deaths(self) -> list[tuple[int, int | None]]:
         """Return (rank, exit code) of ranks that died since the last look; None: not known."""
@@ -45,6 +51,8 @@ class Forked(Group):
                 dead.append((news["rank"], news["code"]))
         self._left -= {rank for rank, _ in dead}
         if self._over:
+            if self._keeper is None:
+                self.problem = self.problem or self._zygote.last_words()
             dead += [(rank, None) for rank in sorted(self._left)]
             self._left.clear()
         return dead
@@ -90,6 +98,7 @@ class _Zygote:
     def __init__(self) -> None:
         self.kernel = os.getpid()
         self.control, theirs = private_pair(socket.SOCK_SEQPACKET)
+        self.errors = os.fdopen(os.memfd_create("errors"), "w+b", buffering=0)
         # Importing torch._dynamo makes the folder of its cache: let that be one which is there.
         no_folder = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir()}
         with theirs:
@@ -101,9 +110,9 @@ class _Zygote:
                 more=no_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=self.errors,
             )
-        weakref.finalize(self, _dismiss, self.process, self.control, self.kernel)
+        weakref.finalize(self, _dismiss, self.process, [self.control, self.errors], self.kernel)
 
     def __repr__(self) -> str:
         return "the process that forks the ranks"
@@ -121,16 +130,28 @@ class _Zygote:
         """Whether this process, and not one that it was forked from, has it running."""
         return self.kernel == os.getpid() and self.process.poll() is None
 
+    def last_words(self) -> str:
+        """Return how this process ended and what it wrote at last; '' if it lives."""
+        try:
+            code = self.process.wait(_REAPED)
+        except subprocess.TimeoutExpired:
+            return ""
+        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _TAIL))
+        wrote = report.clean(self.errors.read().decode("utf-8", "replace"))
+        how = f"ended with status {code}" if code >= 0 else report.death(code)
+        return f"the process that starts them {how}" + (f": {wrote}" if wrote else "")
+
     def fork(self, sockets: Sequence[socket.socket]) -> None:
         """Ask for a group; the sockets go to its keeper and its ranks."""
         request = json.dumps({"under": tempfile.gettempdir(), "prefix": PREFIX}).encode()
         socket.send_fds(self.control, [request], [each.fileno() for each in sockets])
 
 
-def _dismiss(process: subprocess.Popen[bytes], control: socket.socket, kernel: int) -> None:
+def _dismiss(process: subprocess.Popen[bytes], files: Sequence[Any], kernel: int) -> None:
     if os.getpid() != kernel:
         return
-    control.close()
+    for file in files:
+        file.close()
     try:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:

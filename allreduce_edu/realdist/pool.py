@@ -261,6 +261,6 @@ def _seconds(timeout: Any) -> float:
     allowed = "timeout must be a positive number of seconds"
     if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
         raise TypeError(f"{allowed}, got {timeout!r} ({type(timeout).__name__})")
-    if not 0 < timeout < math.inf:
+    if not 0 < float(timeout) < math.inf:
         raise ValueError(f"{allowed}, got {timeout!r}")
     return float(timeout)

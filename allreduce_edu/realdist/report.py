@@ -107,10 +107,11 @@ def died(rank: int, code: int | None, at: Sequence[Frame], wrote: str) -> Fate:
     """Return the fate of a rank whose process ended with `code` and last wrote `wrote`."""
     last = [line.strip() for line in wrote.splitlines() if line.strip().startswith("what():")]
     why = f": {clean(last[-1].removeprefix('what():').strip())}" if last and code == -6 else ""
-    return Fate(rank, "died", _death(code) + why, tuple(at))
+    return Fate(rank, "died", death(code) + why, tuple(at))
 
 
-def _death(code: int | None) -> str:
+def death(code: int | None) -> str:
+    """Return how a process ended, as the end of a sentence."""
     if code is None:
         return "ended without a word"
     if code >= 0:
