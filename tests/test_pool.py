@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from selectors import EVENT_READ
 
 import cloudpickle
 import numpy as np
@@ -31,6 +32,7 @@ from leftovers import children, marked, until  # noqa: E402
 from allreduce_edu.realdist import forked  # noqa: E402
 from allreduce_edu.realdist.forked import Forked  # noqa: E402
 from allreduce_edu.realdist.group import start  # noqa: E402
+from allreduce_edu.realdist.interrupts import Interrupts  # noqa: E402
 from allreduce_edu.realdist.pool import PerRank, Pool, RankError  # noqa: E402
 from allreduce_edu.realdist.spawned import Spawned  # noqa: E402
 
@@ -395,6 +397,22 @@ class TestFaults:
             RankError, match=r"^ranks 1 and 2 raised ValueError: first\n[^R]*rank 0"
         ):
             pool.run(fail)
+
+    def test_what_a_rank_answered_before_it_died_is_told(self, pool, monkeypatch):
+        def fail():
+            threading.Timer(0.1, os._exit, [3]).start()
+            raise KeyError("the cause")
+
+        def without_answers(self, selector, timeout):
+            found = select_(self, selector, timeout)
+            calls = pool._group.calls
+            return [(k, e) for k, e in found if k.fileobj not in calls or e != EVENT_READ]
+
+        pool.run(total)
+        select_ = Interrupts.select
+        monkeypatch.setattr(Interrupts, "select", without_answers)
+        with pytest.raises(RankError, match=r"^rank 1 raised KeyError: 'the cause'"):
+            pool.run(on_rank_1(fail))
 
     def test_ranks_that_fail_alike_are_told_once(self, pool):
         with pytest.raises(RankError, match=r"^ranks 0, 1 and 2 raised ZeroDivisionError"):

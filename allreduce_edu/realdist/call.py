@@ -83,12 +83,12 @@ class Call:
         """Find out where the ranks are that have not answered."""
         silent = [rank for rank in self._ranks if rank not in self._fates]
         where: dict[int, list[Frame]] = {}
-        if silent:
+        if silent and self._group.threads:  # before, they do not listen
             self._group.ask_where()
-        end = time.monotonic() + _TOLD
-        while silent and len(where) < len(silent) and time.monotonic() < end:
-            time.sleep(0.01)
-            where |= {r: found for r in silent if (found := self._where(r)) is not None}
+            end = time.monotonic() + _TOLD
+            while len(where) < len(silent) and time.monotonic() < end:
+                time.sleep(0.01)
+                where |= {r: found for r in silent if (found := self._where(r)) is not None}
         for rank in silent:
             lost = Fate(rank, "lost", "cut its connection to the notebook")
             self._fates[rank] = lost if rank in self._cut else report.busy(rank, where.get(rank))
@@ -120,6 +120,10 @@ class Call:
             self._settle(report.raised(rank, head["error"], head["text"], at, head["traceback"]))
 
     def _died(self, rank: int, code: int | None) -> None:
+        if rank not in self._fates and rank not in self._cut:
+            self._talk(rank)  # its answer may have come meanwhile
+        if rank in self._fates and self._fates[rank].kind == "raised":
+            return
         self._hear(rank, _REST)
         wrote = self._tails[rank].decode("utf-8", "replace")
         self._settle(report.died(rank, code, self._where(rank) or (), wrote))

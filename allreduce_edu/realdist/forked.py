@@ -77,7 +77,7 @@ class Forked(Group):
     def _end(self) -> None:
         self.stop()
         self.deaths()
-        # Before its first word the keeper does not exist: it will find the link closed, and end.
+        # Before its first word there may be no keeper: one that is born finds the link closed.
         end = time.monotonic() + PATIENCE
         with DefaultSelector() as news:
             news.register(self.link, EVENT_READ)

@@ -86,7 +86,10 @@ class Group(ABC):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End the group; returns when no process and no file of it is left."""
+        """End the group; returns when no process and no file of it is left.
+
+        Those that are not born yet find their link closed, and end without a trace, a little later.
+        """
         if os.getpid() == self.kernel:  # a forked copy of the kernel owns nothing here
             self._undo.close()
 
