@@ -481,6 +481,19 @@ class TestFaults:
         pool.close()
         assert not sleepers()
 
+    def test_pools_that_a_rank_started_go_too(self, pool, folder):
+        def start(folder):
+            import tempfile
+
+            tempfile.tempdir = folder
+            tempfile.kept = Pool(1, backend="gloo")
+            return tempfile.kept.run(os.getpid)
+
+        pids = {pid for (pid,) in pool.run(start, str(folder))}
+        assert len(pids) == N
+        pool.close()
+        assert not pids & set(marked(MARK))
+
     def test_processes_that_a_rank_started_go_with_it(self, pool):
         def start():
             return subprocess.Popen(["sleep", "1000"]).pid

@@ -64,7 +64,8 @@ def unpack(rank: int, answer: Sequence[memoryview]) -> Any:
     try:
         return wire.loads(answer[1:])
     except Exception as error:
-        raise RankError(f"the result of rank {rank} cannot be read here: {error}") from error
+        text = report.clean(str(error))
+        raise RankError(f"the result of rank {rank} cannot be read here: {text}") from error
 
 
 def news(group: Group) -> dict[str, str]:

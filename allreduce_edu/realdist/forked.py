@@ -15,10 +15,10 @@ import weakref
 from collections.abc import Sequence
 from itertools import chain
 from selectors import EVENT_READ, DefaultSelector
-from typing import Any
+from typing import BinaryIO
 
 from allreduce_edu.realdist import report
-from allreduce_edu.realdist.group import PATIENCE, PREFIX, Group, private_pair, start
+from allreduce_edu.realdist.group import PATIENCE, PREFIX, Group, let_go, private_pair, start
 
 _REAPED = 1.0  # seconds from the end of a process's connections to its own
 _TAIL = 2_000  # bytes of what it wrote
@@ -98,7 +98,7 @@ class _Zygote:
     def __init__(self) -> None:
         self.kernel = os.getpid()
         self.control, theirs = private_pair(socket.SOCK_SEQPACKET)
-        self.errors = os.fdopen(os.memfd_create("errors"), "w+b", buffering=0)
+        self.errors = os.fdopen(os.memfd_create("errors"), "w+b")
         # Importing torch._dynamo makes the folder of its cache: let that be one which is there.
         no_folder = {"TORCHINDUCTOR_CACHE_DIR": tempfile.gettempdir()}
         with theirs:
@@ -112,7 +112,7 @@ class _Zygote:
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
             )
-        weakref.finalize(self, _dismiss, self.process, [self.control, self.errors], self.kernel)
+        weakref.finalize(self, _dismiss, self.process, self.control, self.errors, self.kernel)
 
     def __repr__(self) -> str:
         return "the process that forks the ranks"
@@ -147,11 +147,13 @@ class _Zygote:
         socket.send_fds(self.control, [request], [each.fileno() for each in sockets])
 
 
-def _dismiss(process: subprocess.Popen[bytes], files: Sequence[Any], kernel: int) -> None:
+def _dismiss(
+    process: subprocess.Popen[bytes], control: socket.socket, errors: BinaryIO, kernel: int
+) -> None:
     if os.getpid() != kernel:
         return
-    for file in files:
-        file.close()
+    let_go(control)
+    errors.close()
     try:
         process.wait(PATIENCE)
     except subprocess.TimeoutExpired:

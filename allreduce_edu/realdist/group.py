@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import allreduce_edu
 ROOT = str(Path(allreduce_edu.__file__).parents[1])
 PATIENCE = 5.0  # seconds for killed processes to be gone
 PREFIX = "allreduce_edu-"  # of the temporary folder
-_private: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_private: set[socket.socket] = set()  # not a weak one: its callbacks would swallow interrupts
 _STRIPPED = ("MASTER_", "LOCAL_", "TORCHELASTIC_", "GROUP_RANK", "ROLE_", "RANK", "WORLD_SIZE")
 
 
@@ -138,6 +137,12 @@ def private_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.
     return ours, theirs
 
 
+def let_go(ours: socket.socket) -> None:
+    """Close a private socket."""
+    ours.close()
+    _private.discard(ours)
+
+
 def _close_copies() -> None:
     for each in _private:
         each.close()
@@ -149,7 +154,7 @@ if sys.platform != "win32":
 
 def _pair(undo: contextlib.ExitStack, always: contextlib.ExitStack) -> tuple[socket.socket, ...]:
     ours, theirs = private_pair()
-    undo.callback(ours.close)
+    undo.callback(let_go, ours)
     always.callback(theirs.close)
     ours.setblocking(False)
     return ours, theirs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_LATER = 0.1  # seconds
+_LATER = 0.02  # seconds: more than the end of a finalizer takes
 
 
 class Interrupts:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_RANKS", "PerRank", "Pool", "RankError"]
 
 MOST_RANKS = 16
+_LONG = 1e8  # seconds: faulthandler takes no more than a time_t holds
 _START = 120.0  # seconds: importing torch on a busy machine with a cold disk
 
 
@@ -133,7 +134,7 @@ class Pool:
         with Interrupts() as interrupts, self._turn():
             try:
                 ranks = self._ready(interrupts)
-                limit = ranks.slack and seconds + ranks.slack
+                limit = ranks.slack and min(seconds, _LONG) + ranks.slack
                 head = wire.header(sources=news(ranks), limit=limit, place=move(ranks))
                 call = Call(ranks, [[head, *each] for each in payloads])
                 answers = call.wait(seconds, interrupts)

@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
 import types
 from pathlib import Path
@@ -32,7 +33,7 @@ from selectors import EVENT_READ, PollSelector
 from typing import TypeAlias
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]  # of a rank: its calls, its output
-_PATIENCE = 1.0  # seconds between two looks at whether the parent is still there
+_PATIENCE = 1.0  # seconds between two looks at the parent, and for strays to end by themselves
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _NEEDED = ("allreduce_edu.realdist.worker", "allreduce_edu.realdist.play")
 _USEFUL = "torch._dynamo"  # which DDP's constructor imports: 1.4 s and 80 MB that ranks share so
@@ -153,13 +154,18 @@ def _report(link: socket.socket, pids: dict[int, int], options: int) -> None:
 
 
 def _end_strays() -> None:
-    """Kill what has left its rank's process group: child after child, until there is none."""
+    """Kill what has left its rank's process group, and leave no child.
+
+    Not at once: pools that a rank has started end by themselves, and remove their folders.
+    """
     children = Path(f"/proc/self/task/{os.getpid()}/children")
+    end = time.monotonic() + _PATIENCE
     with contextlib.suppress(OSError):  # no child, or a system that does not tell
         while True:
-            for pid in children.read_text().split():
+            for pid in children.read_text().split() if time.monotonic() > end else ():
                 _kill(int(pid))
-            os.wait()
+            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is None:
+                time.sleep(0.01)
 
 
 def _kill(pid: int) -> None:
