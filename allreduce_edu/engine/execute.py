@@ -68,7 +68,7 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
 
 
 def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
-    """Return one array per rank, once it is sure that `schedule` can be played on them with `op`."""
+    """Return one array per rank, if `schedule` can be played on them with `op`, else raise."""
     shares = as_shares(schedule, x)
     check_op(op, shares[0].dtype)
     if op == "avg" and schedule.collective in ("all_gather", "broadcast"):
