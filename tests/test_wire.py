@@ -116,6 +116,7 @@ def test_what_is_no_message_is_refused_before_it_takes_memory(stray):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.send(stray)
+        theirs.settimeout(15)
         with pytest.raises(EOFError):
             wire.to_end(wire.receive(theirs))
 
