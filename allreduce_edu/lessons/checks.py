@@ -18,15 +18,11 @@ import numpy.typing as npt
 from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.cost import sent_bytes
-from allreduce_edu.engine.execute import run, steps
+from allreduce_edu.engine.execute import run
 from allreduce_edu.engine.frames import frames
 from allreduce_edu.engine.schedule import Round, Schedule
-from allreduce_edu.engine.verify import (
-    contributions,
-    expected,
-    place_values,
-    wrong_shares,
-)
+from allreduce_edu.engine.verify import contributions, place_values, wrong_shares
+from allreduce_edu.lessons.readers import share_counts
 
 TRIED = range(1, 9)  # numbers of ranks that every judge tries
 SHOWN = 4  # the number of ranks that messages prefer: the one in the pictures
@@ -79,7 +75,7 @@ def shares_that_sum_to(goal: int, shares: Any) -> Verdict:
 
 def rounds_until_finished(answer: Any, ranks: int = 4, rank: int = 0) -> Verdict:
     """Judge after how many rounds of the ring `rank` first holds a finished chunk."""
-    done = _finished_cells(ring(ranks))
+    done = share_counts(ring(ranks)).counts == ranks
     if (problem := _no_round(answer, len(done) - 1)) is not None:
         return problem
     first = next(k for k, cells in enumerate(done) if cells[rank].any())
@@ -123,12 +119,6 @@ def _no_round(answer: Any, last: int) -> Verdict | None:
     except (TypeError, ValueError) as error:
         return wrong(str(error))
     return None
-
-
-def _finished_cells(schedule: Schedule) -> list[npt.NDArray[np.bool_]]:
-    """Return, for the start and after each round, which cells hold every share once."""
-    counts = expected(schedule).start
-    return [(counts == 1).all(-1), *((c == 1).all(-1) for _, c in steps(schedule, counts))]
 
 
 # --------------------------------------------------------------------- rings as formulas
