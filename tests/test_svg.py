@@ -345,6 +345,19 @@ def test_both_themes_have_the_same_colours_and_every_class_is_in_the_css():
     assert all(f".ar-{name}{{" in css for name in classes)
 
 
+@pytest.mark.parametrize("schedule", EVERY)
+@pytest.mark.parametrize("real", [False, True])
+def test_the_meters_title_ends_before_the_key_begins(schedule, real):
+    x = np.ones((schedule.ranks, 10)) if real else None
+    shown = frames(schedule, x)
+    for view in views(shown):
+        scene = layout(shown, view)
+        left, _, title = scene["meter"]["title"]
+        key = float(re.match(r"M([\d.-]+) ", scene["legend"]["add"])[1])
+        beside = scene["meter"]["title"][1] == scene["legend"]["texts"][0][1]
+        assert not beside or left + 6.2 * len(title) < key
+
+
 @pytest.mark.parametrize("name", ["a\x00b\ud800c", "x" * 400, "<b>&\"'", "🏖️ ring"])
 def test_any_name_gives_a_picture_that_parses(name):
     shown = frames(ring(3).named(name))

@@ -111,7 +111,7 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
         return (
             place_values(schedule.ranks, schedule.chunks),
             ones,
-            "(c + 1) · 10ʳ for chunk c of rank r",
+            "(c + 1) · 10ʳ for chunk c of rank r. S is one whole array",
         )
     shares = [_as_numpy(share) for share in as_shares(schedule, x)]
     check_op("sum", shares[0].dtype)

@@ -300,7 +300,7 @@ def _meter(frames: Frames, scene: Scene) -> Scene:
     sent = [[0] * n] + [step["sent"] for step in frames["steps"]]
     most = max(frames["full"], *map(max, sent))
     unit = frames["unit"]
-    what = "Sent by each rank (S: one whole array)" if unit == "S" else "Bytes sent by each rank"
+    what = "Sent by each rank, in S" if unit == "S" else "Bytes sent by each rank"
     pitch = min(104.0, (width - 40) / n)
     even = [_half(width / 2 + (r - (n - 1) / 2) * pitch) for r in range(n)]
     title = scene["bottom"] + (30 if width >= 400 else 50)
