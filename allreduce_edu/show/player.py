@@ -14,7 +14,7 @@ import traitlets
 
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.frames import frames as frames_of
-from allreduce_edu.engine.schedule import Schedule
+from allreduce_edu.engine.schedule import Schedule, count
 from allreduce_edu.show import paint, scene, svg
 from allreduce_edu.show.scene import Frames
 
@@ -98,8 +98,8 @@ class Player(anywidget.AnyWidget):
     def __repr__(self) -> str:
         shown = self.frames
         return (
-            f"Player: {shown['name']}, {_count(shown['ranks'], 'rank')}, "
-            f"{_count(shown['chunks'], 'chunk')}, {_count(len(shown['steps']), 'round')}, "
+            f"Player: {shown['name']}, {count(shown['ranks'], 'rank')}, "
+            f"{count(shown['chunks'], 'chunk')}, {count(len(shown['steps']), 'round')}, "
             f"at round {self.index}"
         )
 
@@ -161,7 +161,7 @@ class Player(anywidget.AnyWidget):
             try:
                 shown = frames_of(_call(self._make, *wanted))
             except Exception as error:  # noqa: BLE001 - a learner's function may raise anything
-                self.problem = f"With {_count(wanted[0], 'rank')}: {error}"
+                self.problem = f"With {count(wanted[0], 'rank')}: {error}"
                 self.ranks, self.pieces = self._at
                 return
             self._at = wanted
@@ -198,10 +198,6 @@ def _takes_chunks(make: Any) -> bool:
         return "chunks" in inspect.signature(make).parameters
     except (TypeError, ValueError):
         return False
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 # ------------------------------------------------------------------------------- the page
