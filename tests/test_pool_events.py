@@ -297,12 +297,22 @@ def test_the_kernel_never_imports_torch(script):
         it.says("False")
 
 
-def test_a_broken_torch_is_told(script):
-    text = """
+@pytest.mark.parametrize(
+    ("torch", "why"),
+    [
+        ("raise ImportError('a broken torch')", "ImportError: a broken torch"),
+        (
+            "import os; os.write(2, b'no such instruction'); os.abort()",
+            "the process that starts them was aborted by a library (SIGABRT): no such instruction",
+        ),
+    ],
+)
+def test_a_torch_that_cannot_be_imported_is_told(script, torch, why):
+    text = f"""
     folder = os.environ["TMPDIR"]
-    os.mkdir(f"{folder}/torch")
-    with open(f"{folder}/torch/__init__.py", "w") as file:
-        file.write("raise ImportError('a broken torch')")
+    os.mkdir(f"{{folder}}/torch")
+    with open(f"{{folder}}/torch/__init__.py", "w") as file:
+        file.write({torch!r})
     sys.path.insert(0, folder)
     for _ in range(2):
         try:
@@ -312,28 +322,7 @@ def test_a_broken_torch_is_told(script):
     """
     with script(text) as it:
         for _ in range(2):
-            it.says("the ranks could not be started: ImportError: a broken torch")
-
-
-def test_a_torch_that_ends_its_process_is_told(script):
-    text = """
-    folder = os.environ["TMPDIR"]
-    os.mkdir(f"{folder}/torch")
-    with open(f"{folder}/torch/__init__.py", "w") as file:
-        file.write("import os; os.write(2, b'no such instruction'); os.abort()")
-    sys.path.insert(0, folder)
-    for _ in range(2):
-        try:
-            pool.run(total)
-        except RankError as error:
-            print(error)
-    """
-    with script(text) as it:
-        for _ in range(2):
-            it.says(
-                "the ranks could not be started: the process that starts them was aborted by a "
-                "library (SIGABRT): no such instruction"
-            )
+            it.says(f"the ranks could not be started: {why}")
 
 
 @pytest.mark.filterwarnings("ignore")  # what the libraries of Jupyter warn of is not the point here
