@@ -43,6 +43,7 @@ AT_THE_TOP = {
 }
 # Modules that are imported only where torch or matplotlib is wanted.
 HEAVY = {
+    "realdist/ddp.py": {"torch"},
     "realdist/train.py": {"torch"},
     "realdist/worker.py": {"torch"},  # runs in the ranks' own processes
 }

@@ -1,0 +1,142 @@
+"""Watches DDP at work, on its rank: hooks firing, buckets closing, all-reduces, in their order.
+
+What is noted is plain data that travels to the notebook. Needs torch.
+"""
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from allreduce_edu.realdist.train import fingerprint, gradients
+
+
+class Event(NamedTuple):
+    """Something that happened on a rank.
+
+    `what` is "ready" (a gradient is there), "start" and "done" (the all-reduce of a bucket), or
+    the name of a moment of the loop. `held` is the fingerprint of what the rank then held: of the
+    bucket, or of the whole gradient.
+    """
+
+    what: str
+    at: float  # seconds since the backward began
+    names: tuple[str, ...] = ()  # parameters, in the order in which they lie in the bucket
+    bucket: int = -1
+    size: int = 0  # bytes of the bucket
+    held: str = ""
+
+
+class Watch:
+    """Notes what `ddp` does in every backward from now on; the gradients keep their bits.
+
+    Watching takes the place of a communication hook, so a model can have one watch and no other
+    hook. The times contain the watching, some 20 µs for each fingerprint.
+
+    Parameters
+    ----------
+    ddp : DistributedDataParallel
+        Before its first backward.
+
+    Examples
+    --------
+    On a rank::
+
+        watch = Watch(ddp)
+        loss(ddp(x), y).backward()
+        watch.buckets()  # [['2.bias', '2.weight', '0.bias', '0.weight']]
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.events: list[Event] = []
+        self._model = ddp.module
+        self._names = {id(p): name for name, p in ddp.module.named_parameters()}
+        self._began = time.perf_counter()
+        self._lock = threading.Lock()  # gloo tells of an end from a thread of its own
+        for p in ddp.module.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(self._ready)
+        ddp.register_comm_hook(None, self._reduce)
+
+    def __repr__(self) -> str:
+        return f"Watch of {len(self._names)} parameters, {len(self.events)} events"
+
+    def begin(self) -> None:
+        """Forget what was noted, and set the clock to 0."""
+        self.events = []
+        self._began = time.perf_counter()
+
+    def moment(self, what: str) -> None:
+        """Note a moment of the training loop, with the fingerprint of the whole gradient."""
+        self._note(what, held=fingerprint(gradients(self._model)))
+
+    def buckets(self) -> list[list[str]]:
+        """Return the names of the parameters in each all-reduce that has started."""
+        return [list(event.names) for event in self.events if event.what == "start"]
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each all-reduce that has started."""
+        return [event.size for event in self.events if event.what == "start"]
+
+    def calls(self) -> int:
+        """Return how many all-reduces have started."""
+        return len(self.sizes())
+
+    def _note(self, what: str, **more: Any) -> None:
+        with self._lock:
+            self.events.append(Event(what, time.perf_counter() - self._began, **more))
+
+    def _ready(self, p: Tensor) -> None:
+        self._note("ready", names=(self._names[id(p)],))
+
+    # DDP reads these annotations, so they are no strings: no `from __future__ import annotations`.
+    def _reduce(
+        self,
+        _state: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[Tensor]:
+        """Average a bucket as DDP does on its own: times 1/N, then the sum."""
+        mine, index = bucket.buffer(), bucket.index()
+        names = tuple(self._names[id(p)] for p in bucket.parameters())
+        self._note("start", names=names, bucket=index, size=mine.nbytes, held=fingerprint([mine]))
+        mine.mul_(1 / dist.get_world_size())
+
+        def done(future: Any) -> Tensor:
+            total: Tensor = future.value()[0]
+            self._note("done", names=names, bucket=index, held=fingerprint([total]))
+            return total
+
+        averaged: torch.futures.Future[Tensor] = (
+            dist.all_reduce(mine, async_op=True).get_future().then(done)
+        )
+        return averaged
+
+
+def watched_backwards(steps: int = 2, **how: Any) -> list[list[Event]]:
+    """Train for a few steps under DDP and return the events of each, on this rank.
+
+    ``how`` goes to DistributedDataParallel.
+    """
+    from torch.nn.functional import cross_entropy
+
+    from allreduce_edu.realdist.train import images, make_model
+
+    ddp = DistributedDataParallel(make_model(), **how)
+    watch, told = Watch(ddp), []
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.5)
+    for step in range(steps):
+        x, y = images(dist.get_rank(), step, ranks=dist.get_world_size())
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(x), y)
+        dist.barrier()  # so that the clocks of all ranks start together
+        watch.begin()
+        loss.backward()  # type: ignore[no-untyped-call]
+        watch.moment("backward() returns")
+        optimizer.step()
+        watch.moment("step() returns")
+        told.append(watch.events)
+    return told

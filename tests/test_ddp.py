@@ -1,0 +1,86 @@
+"""What a Watch notes is what DDP does, and it changes no bit of it."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch.nn.functional import cross_entropy  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from allreduce_edu import Pool  # noqa: E402
+from allreduce_edu.realdist.ddp import Watch, watched_backwards  # noqa: E402
+from allreduce_edu.realdist.train import fingerprint, gradients, images, make_model  # noqa: E402
+
+LAST, FIRST = ["2.bias", "2.weight"], ["0.bias", "0.weight"]
+ONE_KB = 0.001  # MiB: the last layer closes a bucket, the first another
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Pool(3, backend="gloo") as pool:
+        yield pool
+
+
+def order(events, *kinds):
+    return [event.names[0] for event in events if event.what in kinds]
+
+
+def test_gradients_are_ready_from_the_last_layer_to_the_first(pool):
+    for steps in pool.run(watched_backwards):
+        for events in steps:
+            assert order(events, "ready") == LAST + FIRST
+
+
+def test_buckets_are_rebuilt_after_the_first_step(pool):
+    for first, second in pool.run(lambda: watched_backwards(bucket_cap_mb=ONE_KB)):
+        starts = [[e.names for e in events if e.what == "start"] for events in (first, second)]
+        assert [sorted(names) for names in starts[0]] == [sorted(LAST + FIRST)]
+        assert [list(names) for names in starts[1]] == [LAST, FIRST]
+        sizes = [e.size for e in second if e.what == "start"]
+        assert sizes == [4 * (10 + 320), 4 * (32 + 2048)]
+
+
+def test_a_bucket_leaves_before_the_first_layer_is_ready(pool):
+    for _, events in pool.run(lambda: watched_backwards(bucket_cap_mb=ONE_KB)):
+        told = [event.what for event in events if event.what in ("ready", "start")]
+        assert told == ["ready", "ready", "start"] * 2
+        assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+def test_what_all_ranks_hold_becomes_equal_before_the_step(pool):
+    ranks = [steps[1] for steps in pool.run(lambda: watched_backwards(bucket_cap_mb=ONE_KB))]
+    for bucket in (0, 1):
+        for what, different in (("start", 3), ("done", 1)):
+            held = {
+                e.held for events in ranks for e in events if (e.what, e.bucket) == (what, bucket)
+            }
+            assert len(held) == different
+    assert all(
+        [e.what for e in events][-2:] == ["backward() returns", "step() returns"]
+        for events in ranks
+    )
+    assert len({events[-2].held for events in ranks}) == 1
+
+
+def test_watching_changes_no_bit(pool):
+    def prints(watched):
+        ddp, told = DistributedDataParallel(make_model(), bucket_cap_mb=ONE_KB), []
+        watch = Watch(ddp) if watched else None
+        for step in range(4):
+            x, y = images(dist.get_rank(), step, ranks=3)
+            ddp.zero_grad()
+            cross_entropy(ddp(x), y).backward()
+            told.append(fingerprint(gradients(ddp.module)))
+        return told, watch.calls() if watch else 0
+
+    plain, watched = pool.run(prints, False)[0], pool.run(prints, True)[0]
+    assert plain[0] == watched[0]
+    assert watched[1] == 1 + 3 * 2
+
+
+def test_no_event_is_missing_when_the_backward_is_over(pool):
+    for steps in pool.run(lambda: watched_backwards(20, bucket_cap_mb=ONE_KB)):
+        for events in steps[1:]:
+            done = [event.what for event in events].index("backward() returns")
+            assert sorted(e.bucket for e in events[:done] if e.what == "done") == [0, 1]
