@@ -47,6 +47,8 @@ JUPYTER = {
     "soft": "--jp-content-font-color2",
     "paper": "--jp-layout-color1",
 }
+# Lines of a chart: each has a dash of its own beside its colour.
+DASHES = ("none", "7 4", "2 3", "10 3 2 3", "4 2", "1 4", "12 4", "6 2 1 2 1 2")
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace"
 
@@ -77,7 +79,26 @@ _LOOK: dict[str, dict[str, str]] = {
     "value": {"fill": "$ink", "font-family": MONO},
     "digit": {"fill": "#ffffff", "font-family": MONO, "font-weight": "600"},
     "head": {"fill": "#ffffff", "font-weight": "600"},
+    "grid": {"fill": "none", "stroke": "$line", "stroke-width": "1"},
+    "axis": {"fill": "none", "stroke": "$edge", "stroke-width": "1"},
+    "guide": {"fill": "none", "stroke": "$soft", "stroke-width": "1.2", "stroke-dasharray": "3 3"},
+    "label": {
+        "fill": "$ink",
+        "stroke": "$paper",
+        "stroke-width": "4",
+        "stroke-linejoin": "round",
+        "paint-order": "stroke",
+    },
+    "ring": {"fill": "none", "stroke": "$ink", "stroke-width": "1.8"},
     **{f"r{r}": {"fill": RANKS[r % len(RANKS)]} for r in range(16)},
+    **{
+        f"s{k}": {"fill": "none", "stroke": RANKS[k], "stroke-width": "2", "stroke-dasharray": dash}
+        for k, dash in enumerate(DASHES)
+    },
+    **{
+        f"m{k}": {"fill": "$paper", "stroke": RANKS[k], "stroke-width": "1.8"}
+        for k in range(len(DASHES))
+    },
 }
 
 
@@ -105,18 +126,18 @@ def _variables(theme: dict[str, str]) -> str:
     return "".join(f"--ar-{name}:{colour};" for name, colour in (theme | theirs).items())
 
 
-def css() -> str:
-    """Return the CSS of the browser's player: the classes, and the two themes as variables."""
+def css(root: str = ".ar-player") -> str:
+    """Return the CSS of a widget: the classes of what it draws, and both themes as variables."""
     light, dark = (_variables(theme) for theme in (LIGHT, DARK))
     rules = "\n".join(
-        f".ar-player .ar-{name}{{"
+        f"{root} .ar-{name}{{"
         + "".join(f"{k}:{f'var(--ar-{v[1:]})' if v[0] == '$' else v};" for k, v in look.items())
         + "}"
         for name, look in _LOOK.items()
     )
     return (
-        f".ar-player{{{light}--ar-sans:{SANS};--ar-mono:{MONO};}}\n"
+        f"{root}{{{light}--ar-sans:{SANS};--ar-mono:{MONO};}}\n"
         f"@media (prefers-color-scheme:dark){{"
-        f"body:not([data-jp-theme-light],.vscode-light) .ar-player{{{dark}}}}}\n"
-        f'[data-jp-theme-light="false"] .ar-player,.vscode-dark .ar-player{{{dark}}}\n{rules}\n'
+        f"body:not([data-jp-theme-light],.vscode-light) {root}{{{dark}}}}}\n"
+        f'[data-jp-theme-light="false"] {root},.vscode-dark {root}{{{dark}}}\n{rules}\n'
     )
