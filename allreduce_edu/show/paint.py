@@ -79,6 +79,10 @@ _LOOK: dict[str, dict[str, str]] = {
     "value": {"fill": "$ink", "font-family": MONO},
     "digit": {"fill": "#ffffff", "font-family": MONO, "font-weight": "600"},
     "head": {"fill": "#ffffff", "font-weight": "600"},
+    **{f"r{r}": {"fill": RANKS[r % len(RANKS)]} for r in range(16)},
+}
+# What charts have besides.
+_CHART: dict[str, dict[str, str]] = {
     "grid": {"fill": "none", "stroke": "$line", "stroke-width": "1"},
     "axis": {"fill": "none", "stroke": "$edge", "stroke-width": "1"},
     "guide": {"fill": "none", "stroke": "$soft", "stroke-width": "1.2", "stroke-dasharray": "3 3"},
@@ -90,7 +94,6 @@ _LOOK: dict[str, dict[str, str]] = {
         "paint-order": "stroke",
     },
     "ring": {"fill": "none", "stroke": "$ink", "stroke-width": "1.8"},
-    **{f"r{r}": {"fill": RANKS[r % len(RANKS)]} for r in range(16)},
     **{
         f"s{k}": {"fill": "none", "stroke": RANKS[k], "stroke-width": "2", "stroke-dasharray": dash}
         for k, dash in enumerate(DASHES)
@@ -100,21 +103,22 @@ _LOOK: dict[str, dict[str, str]] = {
         for k in range(len(DASHES))
     },
 }
+_EVERY = _LOOK | _CHART
 
 
 def attributes(name: str) -> dict[str, str]:
     """Return class `name` as SVG attributes, in the light theme."""
     return {"class": f"ar-{name}"} | {
         key: LIGHT.get(value[1:], value) if value[0] == "$" else value
-        for key, value in _LOOK[name].items()
+        for key, value in _EVERY[name].items()
     }
 
 
-def dark_style() -> str:
+def dark_style(*, chart: bool = False) -> str:
     """Return the CSS that turns an SVG text with `attributes` dark where the reader is."""
     rules = "".join(
         f".ar-{name}{{{';'.join(f'{k}:{DARK[v[1:]]}' for k, v in look.items() if v[0] == '$')}}}"
-        for name, look in _LOOK.items()
+        for name, look in (_EVERY if chart else _LOOK).items()
         if any(v[0] == "$" for v in look.values())
     )
     return f"@media (prefers-color-scheme:dark){{{rules}}}"
@@ -133,7 +137,7 @@ def css(root: str = ".ar-player") -> str:
         f"{root} .ar-{name}{{"
         + "".join(f"{k}:{f'var(--ar-{v[1:]})' if v[0] == '$' else v};" for k, v in look.items())
         + "}"
-        for name, look in _LOOK.items()
+        for name, look in _EVERY.items()
     )
     return (
         f"{root}{{{light}--ar-sans:{SANS};--ar-mono:{MONO};}}\n"

@@ -33,7 +33,7 @@ def _document(chart: Chart, body: str, ident: str, size: tuple[float, float], *,
     if not live:
         head = tag("title", escape(chart.title), id=f"{ident}-title")
         head += tag("desc", escape(chart.alt), id=f"{ident}-desc")
-        head += tag("style", dark_style())
+        head += tag("style", dark_style(chart=True))
         head += tag("rect", look="back", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=8)
         keys = {"aria_labelledby": f"{ident}-title {ident}-desc"}
     frame: Keys = {
