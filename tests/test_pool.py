@@ -612,10 +612,10 @@ class TestLife:
     def test_closing_while_another_thread_starts_the_ranks_ends_them(self, pool):
         start = pool._start
 
-        def close_first(interrupts):
+        def close_first(*args):
             closer.start()
             until(lambda: pool._closed, "the pool was not closed")
-            start(interrupts)
+            start(*args)
 
         closer = threading.Thread(target=pool.close)
         pool._start = close_first

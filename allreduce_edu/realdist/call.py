@@ -16,6 +16,7 @@ from allreduce_edu.realdist.interrupts import Interrupts
 from allreduce_edu.realdist.output import Printer
 from allreduce_edu.realdist.places import Frame
 from allreduce_edu.realdist.report import Fate
+from allreduce_edu.realdist.status import Status
 
 _GRACE = 1.5  # seconds that the others get after a first failure, to say what they know of it
 _LATE = 0.3  # seconds after the first failure; before that, which is first is chance
@@ -28,8 +29,11 @@ _TAIL = 4096  # bytes of output in which to look for the last words of a rank th
 class Call:
     """Sends `messages[r]` to rank r and waits for the answers; never longer than it was told."""
 
-    def __init__(self, group: Group, messages: Sequence[Sequence[memoryview]]) -> None:
+    def __init__(
+        self, group: Group, messages: Sequence[Sequence[memoryview]], status: Status
+    ) -> None:
         self._group = group
+        self._status = status
         self._ranks = range(group.ranks)
         self._printer = Printer(group.ranks)
         self._fates: dict[int, Fate] = {}
@@ -67,10 +71,13 @@ class Call:
             selector.register(self._group.outputs[rank], EVENT_READ, hear)
 
     def _loop(self, seconds: float, interrupts: Interrupts) -> None:
-        end = time.monotonic() + seconds
+        start = time.monotonic()
+        end = start + seconds
         failing = False
         while len(self._fates) < self._group.ranks and (now := time.monotonic()) < end:
-            for key, _ in interrupts.select(self._selector, min(end - now, self._group.tick)):
+            self._status.show(self._states(), now - start, seconds)
+            nap = min(end - now, self._group.tick, self._status.rest())
+            for key, _ in interrupts.select(self._selector, nap):
                 key.data()
             for rank, code in self._group.deaths():
                 self._died(rank, code)
@@ -78,6 +85,14 @@ class Call:
                 failing, end = True, min(end, time.monotonic() + _GRACE)
             self._printer.flush()
         self._locate()
+
+    def _states(self) -> list[str]:
+        """Return a word for each rank, or what befell it."""
+        at_work, over = ("running", "done") if self._group.threads else ("starting", "ready")
+        return [
+            (fate.what if fate.failed else over) if (fate := self._fates.get(rank)) else at_work
+            for rank in self._ranks
+        ]
 
     def _locate(self) -> None:
         """Find out where the ranks are that have not answered."""

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from allreduce_edu.realdist.interrupts import Interrupts
 from allreduce_edu.realdist.play import play
 from allreduce_edu.realdist.report import RankError
 from allreduce_edu.realdist.spawned import Spawned
+from allreduce_edu.realdist.status import Status
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -80,11 +81,16 @@ class Pool:
         self._lost = self._closed = False
 
     def __repr__(self) -> str:
+        return f"Pool of {self._title()}, {self.state}"
+
+    def _title(self) -> str:
         name = "NCCL" if self.backend == "nccl" else self.backend
         ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        return f"Pool of {ranks}, {name}, {self._state()}"
+        return f"{ranks}, {name}"
 
-    def _state(self) -> str:
+    @property
+    def state(self) -> str:
+        """How the ranks are: not started, ready, running, stopped or closed."""
         if self._closed:
             return "closed"
         if self._busy.locked():
@@ -111,9 +117,10 @@ class Pool:
         """Call ``fn(*args)`` on every rank and return the results in rank order.
 
         Functions of a notebook travel with what they use. Arrays and tensors arrive as copies,
-        tensors contiguous and on the CPU. What the ranks print appears here, rank after rank. Ranks
-        follow this process to another folder or search path, but their environment and the modules
-        that they have imported are those of their start.
+        tensors contiguous and on the CPU. What the ranks print appears here, rank after rank; a
+        notebook shows what each rank is doing, if it takes more than a moment. Ranks follow this
+        process to another folder or search path, but their environment and the modules that they
+        have imported are those of their start.
 
         Parameters
         ----------
@@ -130,18 +137,25 @@ class Pool:
             A rank raised, died, or did not end in time; says which, and at which line.
         """
         seconds = self.timeout if timeout is None else _seconds(timeout)
+        return self._call(fn, args, seconds, Status(self._title()))
+
+    def _call(
+        self, fn: Callable[..., Any], args: Sequence[object], seconds: float, status: Status
+    ) -> list[Any]:
         payloads = pack(fn, args, self.ranks)
-        with Interrupts() as interrupts, self._turn():
+        with Interrupts() as interrupts, self._turn(), status:
             try:
-                ranks = self._ready(interrupts)
+                ranks = self._ready(interrupts, status)
                 limit = ranks.slack and min(seconds, _LONG) + ranks.slack
                 head = wire.header(sources=news(ranks), limit=limit, place=move(ranks))
-                call = Call(ranks, [[head, *each] for each in payloads])
+                call = Call(ranks, [[head, *each] for each in payloads], status)
                 answers = call.wait(seconds, interrupts)
             except BaseException as error:
                 self._discard()
                 if self._closed and isinstance(error, RankError):
                     raise RankError("the pool was closed during this call", error.fates) from None
+                if isinstance(error, KeyboardInterrupt):
+                    _shorten(error)
                 raise
             finally:
                 if self._closed:  # `close` may have given up waiting for this call
@@ -206,19 +220,19 @@ class Pool:
         finally:
             self._busy.release()
 
-    def _ready(self, interrupts: Interrupts) -> Group:
+    def _ready(self, interrupts: Interrupts, status: Status) -> Group:
         """Return a group of live ranks that have met, a new one if need be."""
         if self._group is not None and self._group.deaths():
             self._discard()
         if self._group is None:
-            self._start(interrupts)
+            self._start(interrupts, status)
             if self._lost:
                 print("The ranks were started afresh: what they held in memory is lost.")
                 self._lost = False
         assert self._group is not None
         return self._group
 
-    def _start(self, interrupts: Interrupts) -> None:
+    def _start(self, interrupts: Interrupts, status: Status) -> None:
         try:
             self._group = self._processes(self.ranks)
         except OSError as error:
@@ -227,7 +241,7 @@ class Pool:
         if self._closed:  # by another thread, which may have found no group to stop
             self._group.stop()
         try:
-            answers = Call(self._group, self._plans()).wait(_START, interrupts)
+            answers = Call(self._group, self._plans(), status).wait(_START, interrupts)
         except RankError as error:
             why = self._group.problem or str(error)
             raise RankError(f"the ranks could not be started: {why}", error.fates) from None
@@ -256,6 +270,12 @@ class Pool:
 def _end_forgotten(group: Group) -> None:
     with Interrupts(later=True):
         group.kill()
+
+
+def _shorten(interrupt: KeyboardInterrupt) -> None:
+    """Let IPython show one line instead of our own frames, which help no learner."""
+    said = "KeyboardInterrupt: stopped; the ranks were ended, and the next call starts new ones"
+    interrupt._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
 
 
 def _seconds(timeout: Any) -> float:
