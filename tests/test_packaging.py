@@ -44,6 +44,7 @@ AT_THE_TOP = {
 # Modules that are imported only where torch or matplotlib is wanted.
 HEAVY = {
     "realdist/ddp.py": {"torch"},
+    "realdist/magic.py": {"IPython"},  # whose extension it is
     "realdist/train.py": {"torch"},
     "realdist/worker.py": {"torch"},  # runs in the ranks' own processes
 }

@@ -44,7 +44,8 @@ class Frame(NamedTuple):
     def __str__(self) -> str:
         where = f"{Path(self.file).name}, " if os.path.exists(self.file) else ""  # noqa: PTH110
         text = linecache.getline(self.file, self.line).strip()
-        return f"{where}line {self.line} of {self.name}" + (f": {text}" if text else "")
+        inside = "" if self.name == "<module>" else f" of {self.name}"
+        return f"{where}line {self.line}{inside}" + (f": {text}" if text else "")
 
 
 def of_exception(at: TracebackType | None) -> list[Frame]:
