@@ -31,6 +31,7 @@ _HOME = {
     "engine.verify": ("contributions", "expected", "explain", "place_values", "summation_order"),
     "engine.cost": ("busiest_port", "messages", "received_bytes", "sent_bytes"),
     "engine.frames": ("frames",),
+    "engine.spmd": ("spmd",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
     "show.player": ("Player",),

@@ -1,0 +1,36 @@
+"""One ordinary function as N simulated ranks: ``spmd.run(fn, x)`` calls ``fn(comm, x[rank])``.
+
+Deterministic, and in one process. A send waits for its receive, as on gloo; a hang is explained
+at the moment in which nobody can go on, an endless loop at a deadline.
+"""
+
+import sys
+
+from allreduce_edu.engine.spmd.comm import ANY, Comm
+from allreduce_edu.engine.spmd.errors import (
+    Deadlock,
+    Endless,
+    Hazard,
+    Interrupted,
+    Mismatch,
+    ProgramError,
+)
+from allreduce_edu.engine.spmd.hang import Hang
+from allreduce_edu.engine.spmd.simulate import Run, run
+
+__all__ = [
+    "ANY",
+    "Comm",
+    "Deadlock",
+    "Endless",
+    "Hang",
+    "Hazard",
+    "Interrupted",
+    "Mismatch",
+    "ProgramError",
+    "Run",
+    "run",
+    "spmd",
+]
+
+spmd = sys.modules[__name__]  # for ``from allreduce_edu import spmd``
