@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from allreduce_edu import ALGORITHMS, COLLECTIVES, Round, Schedule, contributions, frames, ring, run
+from allreduce_edu.engine.algorithms import one_shot, parameter_server
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.dtypes import dtype
+from allreduce_edu.engine.frames import MOST_CELLS
 
 
 def play(f):
@@ -23,6 +25,10 @@ def play(f):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8, 16])
 def test_the_last_frame_is_what_contributions_say(name, n):
     s = (ALGORITHMS | COLLECTIVES)[name](n)
+    if s.ranks * s.chunks > MOST_CELLS:
+        with pytest.raises(ValueError, match="a picture shows at most 16 ranks and 1,024 cells"):
+            frames(s)
+        return
     f = frames(s)
     mask, _ = play(f)[-1]
     want = ((contributions(s) > 0).astype(int) << np.arange(n)).sum(-1).ravel()
@@ -30,6 +36,31 @@ def test_the_last_frame_is_what_contributions_say(name, n):
     assert all(goal in (-1, m) for goal, m in zip(f["goal"], mask, strict=True))
     assert json.loads(json.dumps(f)) == f
     assert not any(step["wrong"] or step["wrong_cells"] for step in f["steps"])
+
+
+def test_a_rank_that_only_serves_starts_with_nothing():
+    f = frames(parameter_server(3, servers=2))
+    mask, value = play(f)[0]
+    assert mask == [1, 1, 2, 2, 4, 4, 0, 0, 0, 0]
+    assert value[6:] == ["0"] * 4
+    mask, value = play(f)[-1]
+    assert mask[:6] == [7] * 6
+    assert value[:6] == ["111", "222"] * 3
+    assert f["steps"][0]["log"][2] == "rank 1 → rank 3, chunk 0: 1 + 10 = 11"
+
+
+def test_its_own_share_in_its_turn_is_no_message():
+    step = frames(one_shot(3))["steps"][0]
+    assert list(zip(step["src"], step["dst"], strict=True)) == [
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 2),
+        (2, 0),
+        (2, 1),
+    ]
+    assert step["log"][-1] == "rank 2 → rank 1, chunk 0: 11 + 100 = 111"
+    assert step["sent"] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="real ranks need torch")
 
-from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, ring  # noqa: E402
+from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, parameter_server, ring  # noqa: E402
 from allreduce_edu.engine.cost import messages, sent_bytes  # noqa: E402
 from allreduce_edu.engine.execute import run  # noqa: E402
 from allreduce_edu.engine.schedule import Round, Schedule  # noqa: E402
@@ -109,11 +109,22 @@ def test_many_arrivals_in_one_chunk_combine_in_array_order():
 def test_the_parts_of_all_ranks_are_the_whole_schedule(name):
     schedule = ALGORITHMS[name](5)
     each = [parts(schedule, rank) for rank in range(5)]
-    pairs = sum(len(set(part.to.tolist())) for rank in each for part in rank)
+    pairs = sum(len({*part.to.tolist()} - {r}) for r, rank in enumerate(each) for part in rank)
     assert pairs == messages(schedule)
     for k, rnd in enumerate(schedule):
         assert sum(len(rank[k].out) for rank in each) == len(rnd)
         assert sum(len(rank[k].into) for rank in each) == len(rnd)
+
+
+def test_ranks_that_only_serve_pass_nothing_and_get_nothing_back():
+    schedule = parameter_server(2, servers=2)
+    x = shares(2, 61, "float32")
+    with Pool(4, backend="gloo") as pool:
+        for op in ("sum", "avg", "max"):
+            played, sent = pool.play(schedule, x, op, count=True)
+            assert bits(played) == bits(run(schedule, x, op))
+        assert sent.tolist() == [244, 244, 248, 240]
+    assert sent.tolist() == sent_bytes(schedule, schedule.cut(61, 4) * 4).tolist()
 
 
 def test_bad_input_is_named_before_anything_starts():

@@ -65,12 +65,21 @@ def test_with_a_function_the_kernel_answers_other_ranks_and_chunks(n, pieces):
         assert (shown.index, shown.playing) == (0, False)
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "ring"])
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_chunks_are_a_control_only_where_the_function_takes_them(name):
     shown = Player(ALGORITHMS[name])
     assert shown.offered_ranks == list(range(2, 17))
-    assert shown.offered_pieces == []
-    assert Player(ring).offered_pieces == [1, 2, 3, 4]
+    cut = name in ("ring", "pipelined_tree", "double_binary_tree")
+    assert shown.offered_pieces == ([1, 2, 3, 4] if cut else [])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_choice_offered_can_be_shown(name):
+    shown = Player(ALGORITHMS[name])
+    for n in (2, 5, 16):
+        for pieces in shown.offered_pieces or [1]:
+            shown.ranks, shown.pieces = n, pieces
+            assert shown.problem == ""
 
 
 def test_a_function_that_fails_is_quoted_and_what_was_shown_stays():

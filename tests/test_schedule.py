@@ -5,8 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allreduce_edu import Round, Schedule, contributions, gloo_ring, ring, ring_reduce_scatter
+from allreduce_edu import (
+    ALGORITHMS,
+    COLLECTIVES,
+    Round,
+    Schedule,
+    contributions,
+    gloo_ring,
+    messages,
+    ring,
+    ring_reduce_scatter,
+    run,
+)
 from allreduce_edu.engine.algorithms import binomial_reduce, halving_doubling
+from allreduce_edu.engine.schedule import Alike
 
 
 def pairs(*rounds, ranks=4, chunks=4):
@@ -118,7 +130,10 @@ def test_labels_must_be_as_many_and_different():
         ((-1, 0, 0, True), "round 1: src must be between 0 and 3, got -1"),
         ((0, 1, 9, True), "round 1: chunk must be between 0 and 3, got 9"),
         ((2, 2, 0, True), "round 1: rank 2 sends to itself"),
-        (([0, 1], 2, 3, [False, True]), "round 1: rank 2, chunk 3 is replaced and written again"),
+        (([0, 1], 2, 3, [True, False]), "round 1: rank 2, chunk 3 is written and replaced at once"),
+        (([0, 1], 2, 3, False), "round 1: rank 2, chunk 3 is written and replaced at once"),
+        (([0, 2], 2, 3, True), "round 1: rank 2 sends to itself"),
+        (([2, 0], 2, 3, [False, True]), "round 1: rank 2 sends to itself"),
     ],
 )
 def test_problems_name_round_and_value(bad, sentence):
@@ -207,3 +222,123 @@ def test_rounds_are_lazy():
     s = Schedule("endless", 2, 1, endless)
     assert next(iter(s)).src.tolist() == [0]
     assert "endless" in str(s)
+
+
+def as_tuples(schedule):
+    return [
+        list(zip(*(part.tolist() for part in (r.src, r.dst, r.chunk, r.reduce)), strict=True))
+        for r in schedule
+    ]
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *COLLECTIVES])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6, 7, 8, 16])
+def test_blocks_tell_of_every_round_and_transfer(name, n):
+    s = (ALGORITHMS | COLLECTIVES)[name](n)
+    plain = list(s)
+    assert sum(times for _, times in s.blocks()) == len(plain)
+    assert s.transfers() == sum(map(len, plain))
+    k = 0
+    for block, times in s.blocks():
+        for each in plain[k : k + times]:
+            assert np.array_equal(each.src, block.expanded().src)
+            assert np.array_equal(each.dst, block.expanded().dst)
+        k += times
+
+
+@pytest.mark.parametrize("n", [2, 3, 64, 65_536])
+def test_a_ring_is_two_blocks_however_large(n):
+    assert [times for _, times in ring(n).blocks()] == [n - 1, n - 1]
+    assert ring(n).transfers() == 2 * n * (n - 1)
+
+
+def test_rounds_that_are_not_alike_are_refused():
+    s = Schedule("s", 3, 1, lambda: [Alike(2, lambda i: Round.of(0, 1 + i, 0, True))])
+    with pytest.raises(ValueError, match="must differ in their chunks alone, got 0→1:c0  add and"):
+        list(s)
+    assert len(list(Schedule("s", 3, 1, lambda: [Alike(0, lambda i: 1 / i)]))) == 0
+
+
+def test_a_span_is_so_many_chunks_in_a_row():
+    s = Schedule("s", 2, 6, lambda: [Round.of([0, 1], [1, 0], [0, 3], True, span=3)])
+    to_right, to_left = [(0, 1, c, True) for c in (0, 1, 2)], [(1, 0, c, True) for c in (3, 4, 5)]
+    assert as_tuples(s) == [[*to_right, *to_left]]
+    over = Schedule("s", 2, 6, lambda: [Round.of(0, 1, 4, True, span=3)])
+    assert over.problems() == ["round 1: chunk must be between 0 and 5, got 6"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_cutting_chunks_finer_changes_rounds_and_links_in_nothing(name, k):
+    s = ALGORITHMS[name](6)
+    fine = s.split(k)
+    assert fine.chunks == k * s.chunks
+    assert (contributions(fine) == 1).all()
+    for coarse, each in zip(s, fine, strict=True):
+        assert np.array_equal(each.src[::k], coarse.src)
+        assert np.array_equal(np.unique(each.chunk // k), np.unique(coarse.chunk))
+
+
+def test_a_row_of_labels_is_a_copy_and_all_play_at_once():
+    nodes = np.arange(12).reshape(3, 4)
+    rings = ring(4).on(nodes)
+    one_by_one = ring(4).on(nodes[0]) | ring(4).on(nodes[1]) | ring(4).on(nodes[2])
+    assert as_tuples(rings) == as_tuples(one_by_one)
+    assert len(list(rings.blocks())) == 2
+    own = ring(4).on(nodes, np.arange(12).reshape(3, 4)[::-1])
+    assert own.chunks == 12
+    assert set(next(iter(own)).chunk[:4].tolist()) == {8, 9, 10, 11}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "sentence"),
+    [
+        ([[0, 1], [1, 2]], None, "ranks must be different numbers in every copy"),
+        ([[0, 1], [2, 3]], [[0, 1]] * 3, "one for each of 2 copies, got 3"),
+        ([0, 1], [0, 0], "chunks must be 2 different numbers"),
+        ([0, -1], None, "ranks must be integers >= 0, got -1"),
+        ([0.5, 1], None, "ranks must be 2 different numbers, got [0.5, 1]"),
+        ([[0], [1, 2]], None, "ranks must be 2 different numbers"),
+        ("ab", None, "ranks must be 2 different numbers"),
+    ],
+)
+def test_labels_that_do_not_fit(ranks, chunks, sentence):
+    with pytest.raises(ValueError) as caught:
+        ring(2).on(ranks, chunks)
+    assert sentence in str(caught.value)
+
+
+@given(st.permutations(range(5)), st.permutations(range(5)))
+def test_a_relabelled_all_reduce_is_one(ranks, chunks):
+    for make in (ring, gloo_ring, halving_doubling):
+        s = make(5)
+        labels = chunks[: s.chunks] if s.chunks < 5 else chunks
+        if sorted(labels) == list(range(s.chunks)):
+            assert (contributions(s.on(ranks, labels)) == 1).all()
+
+
+@given(st.integers(1, 6), st.data())
+def test_two_that_write_the_same_place_are_always_refused(n, data):
+    """Against sets of what each writes, round by round."""
+    a, b = (
+        ring(n).on(data.draw(st.permutations(range(n))), data.draw(st.permutations(range(n))))
+        for _ in range(2)
+    )
+    meet = any(
+        {(d, c) for _, d, c, _ in one} & {(d, c) for _, d, c, _ in other}
+        for one, other in zip(as_tuples(a), as_tuples(b), strict=True)
+    )
+    if meet:
+        with pytest.raises(ValueError, match="both write rank"):
+            list(a | b)
+    else:
+        assert len(list(a | b)) == 2 * (n - 1)
+
+
+def test_what_is_too_long_to_read_says_so_before_anything_is_allocated():
+    s = ring(65_536)
+    for read in (contributions, lambda s: run(s, np.zeros((65_536, 1))), lambda s: messages(s, 5)):
+        with pytest.raises(ValueError, match="65,536 ranks"):
+            read(s)
+    with pytest.raises(ValueError, match=r"transfers, too many to read one by one .* cost\.time"):
+        run(s, np.zeros((65_536, 1), np.int8))

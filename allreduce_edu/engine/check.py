@@ -38,6 +38,20 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}; {hint}choose from {listed}"
 
 
+def count(number: int, what: str) -> str:
+    """Return "1 rank", "4 ranks"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def kind(value: Any) -> str:
+    """Say what a value is that is not what it should be: "ring (function)", "3 (int)"."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and hasattr(value, "shape"):
+        return f"an array of {dtype}"
+    name = getattr(value, "__name__", None) if callable(value) else None
+    return f"the function {name}" if name else f"{value!r:.40} ({type(value).__name__})"
+
+
 class Registry(dict[str, T]):
     """A dict whose failed look-up says what the nearest name is and which names there are."""
 

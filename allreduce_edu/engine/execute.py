@@ -6,17 +6,18 @@ The order of additions is the schedule's alone, so replicas and reruns are equal
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
-from allreduce_edu.engine.schedule import Ints, Round, Schedule, schedule_of
+from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
 
 _VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
+_INSTEAD = "count its bytes with sent_bytes and its time with cost.time, which read blocks"
+_SLAB = 1 << 20  # bytes copied at once where a round reads what it writes
 
 
 class OverflowWarning(RuntimeWarning):
@@ -35,8 +36,9 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     schedule : Schedule
     x : array [ranks, ...], or a sequence with one array per rank
         numpy arrays or torch tensors; all of one shape and dtype, cut by ``schedule.cut``.
+        Ranks that only serve have none.
     op : "sum", "avg", "max", "min" or "prod"
-        avg is the sum divided once by the number of ranks, and needs a floating-point dtype.
+        avg is the sum divided once by the number of shares, and needs a floating-point dtype.
 
     Returns
     -------
@@ -55,16 +57,13 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     shares = as_call(schedule, x, op)
     buf, bounds = load(schedule, shares)
     exact = _exact(buf, op)
-    for _ in steps(schedule, buf, op):
+    for _ in _steps(schedule, buf, op):
         pass
     if exact is not None:
         _warn_of_overflow(schedule, buf, exact, op)
     if op == "avg":
-        buf /= schedule.ranks
-    result = [_joined(buf[rank], bounds, share) for rank, share in enumerate(shares)]
-    if isinstance(x, (list, tuple)):
-        return result
-    return np.stack(result) if isinstance(x, np.ndarray) else _torch().stack(result)
+        buf /= schedule.workers
+    return _unloaded(buf, bounds, x, shares)
 
 
 def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
@@ -73,7 +72,7 @@ def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
     check_op(op, shares[0].dtype)
     if op == "avg" and schedule.collective in ("all_gather", "broadcast"):
         raise ValueError(f"op 'avg' has no meaning for {schedule.name!r}, which only copies")
-    schedule.check()
+    expandable(schedule, _INSTEAD).check()
     return shares
 
 
@@ -89,36 +88,70 @@ def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round
             f"one cell per rank and chunk, got {tuple(buf.shape)}"
         )
     check_op(op, buf.dtype)
+    expandable(schedule, _INSTEAD)
     return _steps(schedule, buf, op)
 
 
 def _steps(schedule: Schedule, buf: Any, op: str) -> Iterator[tuple[Round, Any]]:
     combine = combiner(op, buf)
-    cell_bytes = _cell_bytes(buf)
-    for r in schedule:
-        if cell_bytes >= _VIEW and not _reads_what_it_writes(r, schedule.chunks):
+    cells = buf[:, :, None] if buf.ndim == 2 else buf
+    for r in schedule.spans():
+        _play(cells, r, combine)
+        yield r.expanded(), buf
+
+
+@np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
+def _play(buf: Any, r: Round, combine: Any) -> None:
+    """Play one round in place: everything is read before anything is written."""
+    chunks, bytes_each = buf.shape[1], _cell_bytes(buf)
+    fine = r.expanded()
+    read, written = fine.src * chunks + fine.chunk, fine.dst * chunks + fine.chunk
+    if not np.isin(read, written).any():
+        if bytes_each * r.span >= _VIEW:
             _one_by_one(buf, r, combine)
         else:
-            _all_at_once(buf, r, combine, schedule.chunks)
-        yield r, buf
+            _in_layers(buf, fine, lambda i: buf[fine.src[i], fine.chunk[i]], combine)
+        return
+    cells, which = np.unique(read, return_inverse=True)
+    for part in _slabs(buf, len(cells)):
+        before = part[np.divmod(cells, chunks)]  # a copy
+        if _cell_bytes(part) >= _VIEW:
+            _one_by_one(part, fine, combine, (before[i : i + 1] for i in which.tolist()))
+        else:
+            _in_layers(part, fine, lambda i: before[which[i]], combine)  # noqa: B023 - used at once
 
 
 def load(schedule: Schedule, shares: Sequence[Any]) -> tuple[Any, Ints]:
     """Copy the shares into a fresh ``buf[rank, chunk, longest]``; return it and the bounds.
 
-    Chunk c of a share is ``flat[bounds[c]:bounds[c + 1]]``; shorter chunks end in zeros.
+    Chunk c of a share is ``flat[bounds[c]:bounds[c + 1]]``; shorter chunks end in zeros, and so
+    do ranks that only serve.
     """
     first = shares[0]
     flat = [share.reshape(-1) for share in shares]
     elements = int(flat[0].shape[0])
     sizes = schedule.cut(elements, first.dtype.itemsize)
     bounds = np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
-    shape = (schedule.ranks, schedule.chunks, int(sizes.max(initial=0)))
+    longest = int(sizes.max(initial=0))
+    shape = (schedule.ranks, schedule.chunks, longest)
     buf = first.new_zeros(shape) if is_torch(first) else np.zeros(shape, first.dtype)
     for rank, share in enumerate(flat):
-        for chunk, size in enumerate(sizes):
-            buf[rank, chunk, :size] = share[bounds[chunk] : bounds[chunk + 1]]
+        if longest * schedule.chunks == elements:
+            buf[rank] = share.reshape(schedule.chunks, longest)
+            continue
+        for chunk, (start, stop) in enumerate(pairwise(bounds)):
+            buf[rank, chunk, : stop - start] = share[start:stop]
     return buf, bounds
+
+
+def _unloaded(buf: Any, bounds: Ints, x: Any, shares: Sequence[Any]) -> Any:
+    """Return what the ranks hold, in the container that `x` is."""
+    if not isinstance(x, (list, tuple)) and buf.shape[1] * buf.shape[2] == bounds[-1]:
+        return buf[: len(shares)].reshape(x.shape)  # chunks of one size: nothing to copy
+    result = [_joined(buf[rank], bounds, share) for rank, share in enumerate(shares)]
+    if isinstance(x, (list, tuple)):
+        return result
+    return np.stack(result) if isinstance(x, np.ndarray) else _torch().stack(result)
 
 
 def _joined(row: Any, bounds: Ints, like: Any) -> Any:
@@ -133,44 +166,55 @@ def _joined(row: Any, bounds: Ints, like: Any) -> Any:
     return flat.reshape(like.shape)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
-def _one_by_one(buf: Any, r: Round, combine: Any) -> None:
-    """One contiguous operation per transfer, no copy: right where no cell is read and written."""
-    for src, dst, chunk, reduce in zip(r.src, r.dst, r.chunk, r.reduce, strict=True):
-        held, came = buf[dst, chunk], buf[src, chunk]
+def _one_by_one(buf: Any, r: Round, combine: Any, sent: Iterable[Any] | None = None) -> None:
+    """One contiguous operation per transfer, and no copy: the fastest for large chunks."""
+    transfers = zip(
+        r.src.tolist(), r.dst.tolist(), r.chunk.tolist(), r.reduce.tolist(), strict=True
+    )
+    arriving = iter(sent) if sent is not None else None
+    for src, dst, chunk, reduce in transfers:
+        row = slice(chunk, chunk + r.span)
+        held = buf[dst, row]
+        came = buf[src, row] if arriving is None else next(arriving)
         if reduce:
             combine(held, came, out=held)
         else:
             held[...] = came
 
 
-@np.errstate(over="ignore", invalid="ignore")
-def _all_at_once(buf: Any, r: Round, combine: Any, chunks: int) -> None:
-    """Read everything, then write, in array order where many meet: a few calls per round."""
-    sent = buf[r.src, r.chunk]
-    copy = ~r.reduce
-    for at in _layers(r.dst * chunks + r.chunk, r.reduce):
-        dst, chunk = r.dst[at], r.chunk[at]
-        buf[dst, chunk] = combine(buf[dst, chunk], sent[at])
-    if copy.any():
-        buf[r.dst[copy], r.chunk[copy]] = sent[copy]
+def _in_layers(buf: Any, r: Round, sent: Callable[[Any], Any], combine: Any) -> None:
+    """Make a few calls per round, for small chunks; `sent(at)` is what came by transfers `at`."""
+    for at in _layers(r.dst * buf.shape[1] + r.chunk):
+        adds = r.reduce[at]
+        for those, adding in ((at[adds], True), (at[~adds], False)):
+            if those.size:
+                where = r.dst[those], r.chunk[those]
+                came = sent(those)
+                buf[where] = combine(buf[where], came) if adding else came
 
 
-def _layers(cell: Ints, reduce: npt.NDArray[np.bool_]) -> Iterator[Ints]:
-    """Yield the combining transfers so that no cell is met twice in one of the lots.
+def _layers(cell: Ints) -> list[Ints]:
+    """Cut transfers into lots, in array order, so that none meets a cell twice.
 
     ``buf[dst] += ...`` with a repeated index keeps only the last one: hence the lots.
     """
-    left = np.flatnonzero(reduce)
-    while left.size:
-        _, first = np.unique(cell[left], return_index=True)
-        first.sort()
-        yield left[first]
-        left = np.delete(left, first)
+    order = np.argsort(cell, kind="stable")
+    place = np.arange(len(cell))
+    first = np.diff(cell[order], prepend=-1) != 0  # of those that write its cell
+    layer = np.empty_like(place)
+    layer[order] = place - np.maximum.accumulate(np.where(first, place, 0))
+    lots = np.cumsum(np.bincount(layer))[:-1]
+    return np.split(np.argsort(layer, kind="stable"), lots)
 
 
-def _reads_what_it_writes(r: Round, chunks: int) -> bool:
-    return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
+def _slabs(buf: Any, cells: int) -> Iterator[Any]:
+    """Cut the elements so that a copy of `cells` cells fits a cache, and is never the buffer."""
+    elements = buf.shape[2]
+    element_bytes = max(_cell_bytes(buf) // max(elements, 1), 1)
+    least = _VIEW if _cell_bytes(buf) >= _VIEW else 1
+    width = max(max(_SLAB // cells, least) // element_bytes, 1)
+    for start in range(0, elements, width):
+        yield buf[:, :, start : start + width]
 
 
 def _cell_bytes(buf: Any) -> int:
@@ -182,8 +226,9 @@ def as_shares(schedule: Schedule, x: Any) -> list[Any]:
     if not isinstance(x, (list, tuple)) and not getattr(x, "shape", ()):
         raise TypeError(f"x must be an array or a list of arrays, got {type(x).__name__}")
     shares = [share.detach() if is_torch(share) else np.asarray(share) for share in x]
-    if len(shares) != schedule_of(schedule).ranks:
-        raise ValueError(f"x must hold one array per rank ({schedule.ranks}), got {len(shares)}")
+    if len(shares) != schedule_of(schedule).workers:
+        who = f"rank ({schedule.ranks})" if not schedule.servers else f"worker ({schedule.workers})"
+        raise ValueError(f"x must hold one array per {who}, got {len(shares)}")
     if len({is_torch(share) for share in shares}) > 1:
         raise TypeError("all ranks must pass numpy arrays, or all torch tensors, got both")
     for what in ("shape", "dtype"):

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from allreduce_edu.engine.check import count
 from allreduce_edu.engine.cost import chunk_bytes
 from allreduce_edu.engine.dtypes import check_op, dtype, is_torch, short_name
 from allreduce_edu.engine.execute import as_shares, load, steps
-from allreduce_edu.engine.schedule import Round, Schedule, count, schedule_of
+from allreduce_edu.engine.schedule import Round, Schedule, schedule_of
 from allreduce_edu.engine.verify import (
     Expected,
     counted,
@@ -71,7 +72,8 @@ def _steps(
     sent, counts, since = np.zeros(n, np.int64), goal.start.copy(), spoiled(schedule)
     total = sum(1 for _ in schedule)
     played = zip(_live(schedule, values), counted(schedule, counts), strict=True)
-    for k, ((before, after), (r, _)) in enumerate(played):
+    for k, ((before, after), (whole, _)) in enumerate(played):
+        r = whole.crossing()
         np.add.at(sent, r.src, sizes[r.chunk])
         wrong = (since >= 0) & ((since <= k) | (k == total - 1))
         fresh = wrong & (_written(r, n, c) | (k == total - 1))
@@ -82,7 +84,7 @@ def _steps(
             "dst": r.dst.tolist(),
             "chunk": r.chunk.tolist(),
             "reduce": r.reduce.astype(int).tolist(),
-            "log": _log(r, before),
+            "log": _log(whole, before),
             "cell": cells.tolist(),
             "mask": _masks(counts > 0).ravel()[cells].tolist(),
             "twice": _masks(counts > 1).ravel()[cells].tolist(),
@@ -109,7 +111,7 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
     if x is None:
         ones = np.ones(schedule.chunks, np.int64)
         return (
-            place_values(schedule.ranks, schedule.chunks),
+            _with_idle_servers(schedule, place_values(schedule.ranks, schedule.chunks)),
             ones,
             "(c + 1) · 10ʳ for chunk c of rank r. S is one whole array",
         )
@@ -118,14 +120,19 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
     buf, bounds = load(schedule, shares)
     sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
     note = f"one element of each chunk (the first that no rank has at 0), {short_name(buf.dtype)}"
-    return _telling(buf), sizes, note
+    return _telling(buf, schedule.workers), sizes, note
 
 
-def _telling(buf: Any) -> Any:
+def _with_idle_servers(schedule: Schedule, values: Any) -> Any:
+    values[schedule.workers :] = 0
+    return values
+
+
+def _telling(buf: Any, workers: int) -> Any:
     """Return one element per chunk: the first that is zero on no rank, else the first."""
     if not buf.shape[2]:
         return np.full(buf.shape[:2], 0)
-    at = (buf != 0).all(0).argmax(-1)
+    at = (buf[:workers] != 0).all(0).argmax(-1)
     return buf[:, np.arange(buf.shape[1]), at]
 
 
@@ -168,9 +175,12 @@ def _log(r: Round, before: Any) -> list[str]:
         to = f"rank {src} → rank {dst}, chunk {chunk}: "
         if not adds:
             said.append(to + f"copy {_text(came.item())}")
+            held[dst, chunk] = came
             continue
         old = held.get((dst, chunk), before[dst, chunk])
         new = held[dst, chunk] = old + came
+        if src == dst:  # its own share, in its turn: no message
+            continue
         said.append(to + "{} + {} = {}".format(*(_text(v.item()) for v in (old, came, new))))
     return said
 

@@ -1,38 +1,57 @@
 """A collective algorithm as data: rounds of transfers between ranks, of chunks.
 
 A schedule knows ranks and chunks. It knows no bytes, no dtype, no clock and no picture:
-everything else in this package is a reader of it.
+everything else in this package is a reader of it. Read plainly it is a sequence of rounds, one
+transfer per chunk; read as `blocks` it is as short as its author wrote it, so that a ring of
+65,536 ranks is two of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import integer, unknown
+from allreduce_edu.engine.check import count, integer, kind, unknown
+from allreduce_edu.engine.problems import PARTS, cells_in_both, labels, owners, problems_of
 
 Ints = npt.NDArray[np.intp]
-COLLECTIVE_NAMES = ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast", "custom")
+COLLECTIVE_NAMES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "reduce",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "custom",
+)
+_ROOTED = ("reduce", "broadcast", "gather", "scatter")
 _SHOWN = 12  # transfers of a round, and rounds, that print() writes out
+_MOST_TRANSFERS = 1 << 28  # read one by one: about half a minute
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Round:
     """Transfers that happen together: rank src[i] sends chunk[i] to rank dst[i].
 
-    All of them read before any of them writes. Where several combine into one (rank, chunk),
-    they do so in array order.
+    All of them read before any of them writes. Where several write one (rank, chunk) they do so
+    in array order, and only the first may replace. After a first that replaces, a rank may name
+    itself: that is no message, it says where in the order its own share comes.
 
     Attributes
     ----------
     src, dst, chunk : int array, shape (transfers,)
     reduce : bool array, shape (transfers,)
         True: dst combines what it holds with what came.  False: it replaces.
+    span : int
+        A shorthand in which algorithms are written: each transfer carries `span` chunks in a
+        row, the first of which is named. Who reads a schedule gets one transfer per chunk.
 
     Raises
     ------
@@ -44,13 +63,14 @@ class Round:
     dst: Ints
     chunk: Ints
     reduce: npt.NDArray[np.bool_]
+    span: int = 1
 
     def __post_init__(self) -> None:
-        for name, part in vars(self).items():
-            kind = "b" if name == "reduce" else "iu"
-            if not isinstance(part, np.ndarray) or part.dtype.kind not in kind:
+        for name in PARTS:
+            part, kinds = getattr(self, name), "b" if name == "reduce" else "iu"
+            if not isinstance(part, np.ndarray) or part.dtype.kind not in kinds:
                 what = "bool" if name == "reduce" else "int"
-                raise TypeError(f"{name} must be an {what} array, got {_kind(part)}; try Round.of")
+                raise TypeError(f"{name} must be an {what} array, got {kind(part)}; try Round.of")
             if part.shape != (len(self.src),):
                 raise ValueError(
                     f"{name} must have one entry per transfer ({len(self.src)}), "
@@ -58,7 +78,7 @@ class Round:
                 )
 
     @classmethod
-    def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any) -> Round:
+    def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, span: int = 1) -> Round:
         """Make a round from anything that broadcasts to one length."""
         named = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce}
         try:
@@ -73,7 +93,29 @@ class Round:
                 what = "True or False" if name == "reduce" else "integers"
                 raise TypeError(f"{name} must hold {what}, got dtype {part.dtype}")
         s, d, c = (np.ravel(part).astype(np.intp) for part in parts[:3])
-        return cls(s, d, c, np.ravel(parts[3]).astype(np.bool_))
+        return cls(s, d, c, np.ravel(parts[3]).astype(np.bool_), integer("span", span, 1))
+
+    def expanded(self) -> Round:
+        """Return the same round with one transfer per chunk."""
+        k = self.span
+        if k == 1:
+            return self
+        chunk = (self.chunk[:, None] + np.arange(k)).ravel()
+        return Round(self.src.repeat(k), self.dst.repeat(k), chunk, self.reduce.repeat(k))
+
+    def crossing(self) -> Round:
+        """Return the transfers that cross a link: all but those of a rank to itself."""
+        out = self.src != self.dst
+        if out.all():
+            return self
+        return Round(self.src[out], self.dst[out], self.chunk[out], self.reduce[out], self.span)
+
+    def is_like(self, other: Round) -> bool:
+        """Whether the two differ in their chunks alone."""
+        return self.span == other.span and all(
+            np.array_equal(getattr(self, part), getattr(other, part))
+            for part in ("src", "dst", "reduce")
+        )
 
     def __len__(self) -> int:
         return len(self.src)
@@ -92,6 +134,28 @@ class Round:
         if not len(self):
             return "idle"
         return "add" if self.reduce.all() else "add and copy" if self.reduce.any() else "copy"
+
+
+@dataclass(frozen=True, repr=False)
+class Alike:
+    """`times` rounds, at(0), at(1), ..., that differ in nothing but which chunks they carry.
+
+    A shorthand like ``Round.span``: one of them stands for all when bytes and time are counted.
+    """
+
+    times: int
+    at: Callable[[int], Round]
+
+    def __repr__(self) -> str:
+        return f"Alike({self.times}, ...)"
+
+    def mapped(self, change: Callable[[Round], Round]) -> Alike:
+        """Return the same number of rounds, each changed."""
+        return Alike(self.times, lambda i: change(self.at(i)))
+
+    def after(self, i: int) -> Alike:
+        """Return what is left after the first i rounds."""
+        return Alike(self.times - i, lambda j: self.at(i + j))
 
 
 def even_cut(elements: int, itemsize: int, chunks: int) -> Ints:  # noqa: ARG001
@@ -113,57 +177,91 @@ class Schedule:
     ranks, chunks : int
         A chunk is an identity, not a place: chunk 2 is chunk 2 on every rank.
     rounds : callable
-        Returns the rounds; called again for every reading.
+        Returns the rounds, each a `Round` or several as an `Alike`; called again for every reading.
     collective : str
         What it claims to be, one of ``COLLECTIVE_NAMES``; ``verify`` holds it to that.
     root : int or None
-        For reduce and broadcast.
-    owner : tuple of int or None
-        For reduce_scatter and all_gather: the rank that ends or starts with each chunk; chunk c
-        on rank c mod ranks if not given.
+        For reduce, broadcast, gather and scatter.
+    owner : int array, shape (chunks,), or None
+        The rank that ends with each chunk (reduce_scatter, scatter), or starts with it
+        (all_gather, gather); chunk c on rank c mod ranks if not given.
     cutter : callable
         ``cutter(elements, itemsize, chunks)`` gives elements per chunk.
+    servers : int
+        The last so many ranks have no share of their own.
     """
 
     name: str
     ranks: int
     chunks: int
-    rounds: Callable[[], Iterable[Round]] = field(repr=False)
+    rounds: Callable[[], Iterable[Round | Alike]] = field(repr=False)
     collective: str = "all_reduce"
     root: int | None = None
-    owner: tuple[int, ...] | None = None
+    owner: Ints | None = None
     cutter: Callable[[int, int, int], Ints] = even_cut
+    servers: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise TypeError(f"name must be a str, got {_kind(self.name)}")
+            raise TypeError(f"name must be a str, got {kind(self.name)}")
         for name in ("ranks", "chunks"):
             object.__setattr__(self, name, integer(name, getattr(self, name), 1))
+        integer("servers", self.servers, 0, self.ranks - 1)
         if not callable(self.rounds):
             raise TypeError(
-                f"rounds must be a function that returns the rounds, got {_kind(self.rounds)}"
+                f"rounds must be a function that returns the rounds, got {kind(self.rounds)}"
             )
         if self.collective not in COLLECTIVE_NAMES:
             raise ValueError(unknown("collective", self.collective, COLLECTIVE_NAMES))
-        if self.root is not None or self.collective in ("reduce", "broadcast"):
+        if self.root is not None or self.collective in _ROOTED:
             integer("root", self.root, 0, self.ranks - 1)
-        if self.owner is not None and len(self.owner) != self.chunks:
-            raise ValueError(
-                f"owner must name a rank for each of {self.chunks} chunks, got {len(self.owner)}"
-            )
-        for rank in self.owner or ():
-            integer("owner", rank, 0, self.ranks - 1)
+        if self.owner is not None:
+            object.__setattr__(self, "owner", owners(self.owner, self.ranks, self.chunks))
 
     def __iter__(self) -> Iterator[Round]:
+        return (each.expanded() for each in self.spans())
+
+    def spans(self) -> Iterator[Round]:
+        """Yield every round as it was written, with its ``span``."""
+        for alike in self.alikes():
+            first = alike.at(0)
+            for i in range(alike.times):
+                each = alike.at(i)
+                if not first.is_like(each):
+                    raise ValueError(
+                        f"{self.name}: the rounds of an Alike must differ in their chunks alone, "
+                        f"got {first} and {each}"
+                    )
+                yield each
+
+    def blocks(self) -> Iterator[tuple[Round, int]]:
+        """Yield (round, times): `times` rounds in a row differ from this one in chunks alone.
+
+        The round is as it was written, with its ``span``: the whole schedule at its shortest.
+        """
+        return ((alike.at(0), alike.times) for alike in self.alikes())
+
+    def transfers(self) -> int:
+        """Return how many transfers of one chunk there are, counted by `blocks`."""
+        return sum(len(r) * r.span * times for r, times in self.blocks())
+
+    def alikes(self) -> Iterator[Alike]:
+        """Yield the rounds as their author wrote them, a single one as ``Alike(1, ...)``."""
         found = self.rounds()
         if isinstance(found, Iterator) and found is self.rounds():
             raise ValueError(
                 f"{self.name}: rounds must return new rounds at every call, got one iterator"
             )
-        for k, each in enumerate(found, 1):
-            if not isinstance(each, Round):
-                raise TypeError(f"{self.name}: round {k} must be a Round, got {_kind(each)}")
-            yield each
+        k = 1
+        for each in found:
+            if isinstance(each, Round):
+                yield Alike(1, lambda _, each=each: each)  # type: ignore[misc]
+            elif isinstance(each, Alike):
+                if each.times:
+                    yield each
+            else:
+                raise TypeError(f"{self.name}: round {k} must be a Round, got {kind(each)}")
+            k += each.times if isinstance(each, Alike) else 1
 
     def __repr__(self) -> str:
         return f"Schedule({self.name!r}, ranks={self.ranks}, chunks={self.chunks})"
@@ -173,6 +271,11 @@ class Schedule:
         shown = list(islice(self, _SHOWN + 1))
         lines += [f"round {k}  {each}" for k, each in enumerate(shown[:_SHOWN], 1)]
         return "\n".join(lines + ["…"] * (len(shown) > _SHOWN))
+
+    @property
+    def workers(self) -> int:
+        """How many ranks have a share of their own: 0 to workers-1."""
+        return self.ranks - self.servers
 
     def cut(self, elements: int, itemsize: int = 1) -> Ints:
         """Return how many of `elements` each chunk gets, array[chunks]; the sum is `elements`."""
@@ -201,7 +304,7 @@ class Schedule:
         return replace(
             self,
             name=f"{self.name} >> {then.name}",
-            rounds=lambda: chain(self, then),
+            rounds=lambda: chain(self.alikes(), then.alikes()),
             collective=_followed(self, then),
         )
 
@@ -218,27 +321,63 @@ class Schedule:
             f"{self.name} | {other.name}",
             max(self.ranks, other.ranks),
             max(self.chunks, other.chunks),
-            lambda: (_together(k, *pair) for k, pair in enumerate(zip_longest(self, other), 1)),
+            lambda: _zipped(self.alikes(), other.alikes()),
             collective="custom",
             cutter=self.cutter,
         )
 
-    def on(self, ranks: Sequence[int], chunks: Sequence[int] | None = None) -> Schedule:
+    def on(self, ranks: Any, chunks: Any = None) -> Schedule:
         """Relabel: what rank i and chunk j did is done by ``ranks[i]`` with ``chunks[j]``.
 
-        ValueError unless `ranks` and `chunks` hold as many different numbers as there are.
+        With two-dimensional labels a copy is played for each row, all at the same time: a ring in
+        every node is ``ring(8).on(np.arange(64).reshape(8, 8))``.
+
+        Parameters
+        ----------
+        ranks : int array, shape (ranks,) or (copies, ranks)
+            All different.
+        chunks : int array, shape (chunks,) or (copies, chunks), optional
+            Different within a row; the same numbers if not given.
         """
-        to_rank = _relabel("ranks", ranks, self.ranks)
-        to_chunk = _relabel("chunks", range(self.chunks) if chunks is None else chunks, self.chunks)
+        to_rank = labels("ranks", ranks, self.ranks)
+        to_chunk = labels("chunks", range(self.chunks) if chunks is None else chunks, self.chunks)
+        if len(to_rank) > 1 and len(np.unique(to_rank)) < to_rank.size:
+            raise ValueError("ranks must be different numbers in every copy, got one twice")
+        if len(to_chunk) not in (1, len(to_rank)):
+            raise ValueError(
+                f"chunks must have one row, or one for each of {len(to_rank)} copies, "
+                f"got {len(to_chunk)}"
+            )
+        in_a_row = bool((np.diff(to_chunk) == 1).all())
+
+        def relabelled(r: Round) -> Round:
+            r = r if in_a_row else r.expanded()
+            src, dst = to_rank[:, r.src], to_rank[:, r.dst]
+            chunk = np.broadcast_to(to_chunk[:, r.chunk], src.shape)
+            reduce = np.broadcast_to(r.reduce, src.shape)
+            return Round(src.ravel(), dst.ravel(), chunk.ravel(), reduce.ravel(), r.span)
+
         return Schedule(
             self.name,
             int(to_rank.max()) + 1,
             int(to_chunk.max()) + 1,
-            lambda: (
-                Round(to_rank[r.src], to_rank[r.dst], to_chunk[r.chunk], r.reduce) for r in self
-            ),
+            lambda: (each.mapped(relabelled) for each in self.alikes()),
             collective="custom",
             cutter=self.cutter,
+        )
+
+    def split(self, k: int) -> Schedule:
+        """Cut every chunk into k: the same rounds and bytes, in smaller pieces."""
+        k = integer("k", k, 1)
+
+        def finer(r: Round) -> Round:
+            return Round(r.src, r.dst, r.chunk * k, r.reduce, r.span * k)
+
+        return replace(
+            self,
+            chunks=self.chunks * k,
+            rounds=lambda: (each.mapped(finer) for each in self.alikes()),
+            owner=None if self.owner is None else self.owner.repeat(k),
         )
 
     def mirrored(self) -> Schedule:
@@ -246,26 +385,32 @@ class Schedule:
 
         ValueError if it copies anywhere.
         """
-        if not all(each.reduce.all() for each in self):
+        if not all(each.reduce.all() for each, _ in self.blocks()):
             raise ValueError(
                 f"{self.name!r} also copies; only a schedule that adds has a mirror image"
             )
-        mirror = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
+        mirrors = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
+
+        def mirror(each: Alike) -> Alike:
+            backwards = Alike(each.times, lambda i: each.at(each.times - 1 - i))
+            return backwards.mapped(lambda r: Round(r.dst, r.src, r.chunk, ~r.reduce, r.span))
+
         return replace(
             self,
             name=f"{self.name} mirrored",
-            rounds=lambda: (Round.of(r.dst, r.src, r.chunk, False) for r in reversed(list(self))),
-            collective=mirror.get(self.collective, "custom"),
+            rounds=lambda: map(mirror, reversed(list(self.alikes()))),
+            collective=mirrors.get(self.collective, "custom"),
         )
 
     def problems(self) -> list[str]:
         """Return what makes the schedule unplayable, a sentence each; an empty list is good."""
-        return list(chain.from_iterable(_problems(self, k, each) for k, each in enumerate(self, 1)))
+        found = (problems_of(r, k, self.ranks, self.chunks) for k, r in enumerate(self, 1))
+        return list(chain.from_iterable(found))
 
     def check(self) -> Schedule:
         """Return self, or raise ValueError with the first of its `problems`."""
         for k, each in enumerate(self, 1):
-            for sentence in _problems(self, k, each):
+            for sentence in problems_of(each, k, self.ranks, self.chunks):
                 raise ValueError(f"{self.name}: {sentence}")
         return self
 
@@ -275,70 +420,61 @@ def schedule_of(value: Any) -> Schedule:
     if isinstance(value, Schedule):
         return value
     hint = "; call it with a number of ranks" if callable(value) else ""
-    raise TypeError(f"schedule must be a Schedule such as ring(4), got {_kind(value)}{hint}")
+    raise TypeError(f"schedule must be a Schedule such as ring(4), got {kind(value)}{hint}")
 
 
-def count(number: int, what: str) -> str:
-    """Return "1 rank", "4 ranks"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype}"
-    name = getattr(value, "__name__", None) if callable(value) else None
-    return f"the function {name}" if name else f"{value!r:.40} ({type(value).__name__})"
+def expandable(schedule: Schedule, instead: str) -> Schedule:
+    """Return `schedule` if its transfers can be read one by one, or say what to do `instead`."""
+    total = 0
+    for r, times in schedule_of(schedule).blocks():
+        total += len(r) * r.span * times
+        if total > _MOST_TRANSFERS:
+            raise ValueError(
+                f"{schedule.name} over {schedule.ranks:,} ranks has {schedule.transfers():,} "
+                f"transfers, too many to read one by one (at most {_MOST_TRANSFERS:,}); {instead}"
+            )
+    return schedule
 
 
 def _followed(first: Schedule, then: Schedule) -> str:
     """Name the collective that two in a row amount to."""
     pair = first.collective, then.collective
-    if pair == ("reduce_scatter", "all_gather") and first.owner == then.owner:
+    if pair == ("reduce_scatter", "all_gather") and np.array_equal(owner_of(first), owner_of(then)):
         return "all_reduce"
     if pair == ("reduce", "broadcast") and first.root == then.root:
         return "all_reduce"
     return "custom"
 
 
-def _together(k: int, a: Round | None, b: Round | None) -> Round:
-    if a is None or b is None:
-        return a or b or Round.of([], [], [], True)
-    both = set(zip(a.dst.tolist(), a.chunk.tolist(), strict=True)) & set(
-        zip(b.dst.tolist(), b.chunk.tolist(), strict=True)
-    )
-    if both:
-        rank, chunk = min(both)
+def owner_of(schedule: Schedule) -> Ints:
+    """Return one rank per chunk, array[chunks]: ``schedule.owner``, or what holds without it."""
+    default = np.arange(schedule.chunks) % schedule.ranks
+    return default if schedule.owner is None else schedule.owner
+
+
+def _zipped(a: Iterator[Alike], b: Iterator[Alike]) -> Iterator[Alike]:
+    """Pair the rounds of two schedules, as many at a time as are alike in both."""
+    k, one, other = 1, next(a, None), next(b, None)
+    while one and other:
+        times = min(one.times, other.times)
+        yield Alike(times, _both(one.at, other.at, k))
+        k += times
+        one = one.after(times) if one.times > times else next(a, None)
+        other = other.after(times) if other.times > times else next(b, None)
+    left = one or other
+    yield from chain([left] if left else [], a, b)
+
+
+def _both(
+    one: Callable[[int], Round], other: Callable[[int], Round], k: int
+) -> Callable[[int], Round]:
+    return lambda i: _together(k + i, one(i), other(i))
+
+
+def _together(k: int, a: Round, b: Round) -> Round:
+    if a.span != b.span:
+        a, b = a.expanded(), b.expanded()
+    for rank, chunk in cells_in_both(a, b):
         raise ValueError(f"a | b: both write rank {rank}, chunk {chunk} in round {k}")
-    return Round(*(np.concatenate(part) for part in zip(_parts(a), _parts(b), strict=True)))
-
-
-def _parts(r: Round) -> tuple[npt.NDArray[Any], ...]:
-    return r.src, r.dst, r.chunk, r.reduce
-
-
-def _relabel(name: str, labels: Sequence[int], count: int) -> Ints:
-    array = np.asarray([integer(name, each, 0) for each in labels], np.intp)
-    if len(array) != count or len(set(array.tolist())) != count:
-        raise ValueError(f"{name} must be {count} different numbers, got {list(labels)}")
-    return array
-
-
-def _problems(schedule: Schedule, k: int, r: Round) -> Iterator[str]:
-    """Yield what is wrong with round k, a sentence each."""
-    for name, part, limit in (
-        ("src", r.src, schedule.ranks),
-        ("dst", r.dst, schedule.ranks),
-        ("chunk", r.chunk, schedule.chunks),
-    ):
-        outside = part[(part < 0) | (part >= limit)]
-        if outside.size:
-            yield f"round {k}: {name} must be between 0 and {limit - 1}, got {outside[0]}"
-            return
-    for rank in r.src[r.src == r.dst][:1]:
-        yield f"round {k}: rank {rank} sends to itself"
-    cell = r.dst * schedule.chunks + r.chunk
-    cells, writers = np.unique(cell, return_counts=True)
-    shared = np.intersect1d(cell[~r.reduce], cells[writers > 1])
-    for each in shared[:1]:
-        rank, chunk = divmod(int(each), schedule.chunks)
-        yield f"round {k}: rank {rank}, chunk {chunk} is replaced and written again at once"
+    parts = [np.concatenate([getattr(each, part) for each in (a, b)]) for part in PARTS]
+    return Round(parts[0], parts[1], parts[2], parts[3], a.span)

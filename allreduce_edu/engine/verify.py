@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import integer
+from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.execute import steps
-from allreduce_edu.engine.schedule import Round, Schedule, count, schedule_of
+from allreduce_edu.engine.schedule import Round, Schedule, owner_of, schedule_of
 
 Counts = npt.NDArray[np.int32]
 _TIMES = {2: "twice"}
@@ -64,26 +64,39 @@ def expected(schedule: Schedule) -> Expected:
     ValueError
         For a "custom" schedule, which promises nothing; ``named`` gives it a promise.
     """
-    schedule_of(schedule)
-    n, c = schedule.ranks, schedule.chunks
-    start = _one_hot(schedule)
-    end = np.ones_like(start)
-    meaning = np.ones((n, c), bool)
-    kind = schedule.collective
-    owner = np.asarray(schedule.owner if schedule.owner is not None else np.arange(c) % n)
-    if kind == "custom":
+    if schedule_of(schedule).collective == "custom":
         raise ValueError(
             f"{schedule.name!r} does not say which collective it is; use .named(name, collective)"
         )
-    if kind == "reduce_scatter":
-        meaning = np.arange(n)[:, None] == owner
-    elif kind == "reduce":
-        meaning[:] = (np.arange(n) == (schedule.root or 0))[:, None]
-    elif kind == "all_gather":
-        end[:] = np.arange(n) == owner[:, None]
-    elif kind == "broadcast":
-        end[:] = np.arange(n) == (schedule.root or 0)
-    return Expected(start, end, meaning)
+    start = _one_hot(schedule)
+    end = np.broadcast_to(_promised(schedule), start.shape).astype(np.int32)
+    return Expected(start, end, _meaning(schedule))
+
+
+def _promised(schedule: Schedule) -> Any:
+    """Return [chunk, whose]: whose share is in a chunk that is finished."""
+    whose, chunk = np.arange(schedule.ranks), np.arange(schedule.chunks)[:, None]
+    kind = schedule.collective
+    if kind in ("all_gather", "gather"):
+        return whose == owner_of(schedule)[:, None]
+    if kind in ("broadcast", "scatter"):
+        return (whose == (schedule.root or 0)) & (chunk >= 0)
+    if kind == "all_to_all":
+        return whose == chunk // schedule.ranks
+    return (whose < schedule.workers) & (chunk >= 0)
+
+
+def _meaning(schedule: Schedule) -> Any:
+    """Return [rank, chunk]: whether that rank must end with that chunk finished."""
+    rank, chunk = np.arange(schedule.ranks)[:, None], np.arange(schedule.chunks)
+    kind = schedule.collective
+    if kind in ("reduce_scatter", "scatter"):
+        return rank == owner_of(schedule)
+    if kind in ("reduce", "gather"):
+        return (rank == (schedule.root or 0)) & (chunk >= 0)
+    if kind == "all_to_all":
+        return rank == chunk % schedule.ranks
+    return (rank < schedule.workers) & (chunk >= 0)
 
 
 def place_values(ranks: int, chunks: int) -> npt.NDArray[np.int64]:
@@ -176,7 +189,9 @@ def _one_hot(schedule: Schedule) -> Counts:
             f"{n:,} ranks x {c:,} chunks would need {n * c * n:,} counts (at most "
             f"{_MOST_CELLS:,}); prove it at fewer ranks, and count bytes with sent_bytes"
         )
-    return np.repeat(np.eye(n, dtype=np.int32)[:, None], c, axis=1)
+    shares = np.eye(n, dtype=np.int32)
+    shares[schedule.workers :] = 0
+    return np.repeat(shares[:, None], c, axis=1)
 
 
 class _Wrong(NamedTuple):

@@ -50,12 +50,15 @@ def play(
             f"schedule must be for the {pool.ranks} ranks of this pool, got {schedule!r}"
         )
     shares = as_call(schedule, x, op)
+    shares += [shares[0] * 0] * schedule.servers
     elements = int(np.prod(shares[0].shape, dtype=np.int64))
     bounds = np.cumsum([0, *schedule.cut(elements, shares[0].dtype.itemsize)])
     work = [parts(schedule, rank) for rank in range(pool.ranks)]
-    played = pool.run(play_rank, PerRank(work), bounds, PerRank(shares), op, timeout=timeout)
+    played = pool.run(
+        play_rank, PerRank(work), bounds, PerRank(shares), op, schedule.workers, timeout=timeout
+    )
     results, sent = zip(*played, strict=True)
-    return _like(x, results), np.array(sent)
+    return _like(x, results[: schedule.workers]), np.array(sent)
 
 
 def _like(x: Any, results: Sequence[Any]) -> Any:
@@ -68,10 +71,10 @@ def _like(x: Any, results: Sequence[Any]) -> Any:
     return home if isinstance(x, (list, tuple)) else torch.stack(home)
 
 
-def play_rank(work: Iterable[Part], bounds: Ints, share: Any, op: str) -> tuple[Any, int]:
+def play_rank(
+    work: Iterable[Part], bounds: Ints, share: Any, op: str, workers: int
+) -> tuple[Any, int]:
     """Do one rank's part, on that rank; return what it holds at the end and the bytes it sent."""
-    import torch.distributed as dist
-
     flat = share.reshape(-1).clone() if is_torch(share) else np.array(share).reshape(-1)
     chunks = [flat[start:stop] for start, stop in pairwise(bounds)]
     combine = combiner(op, flat)
@@ -82,7 +85,7 @@ def play_rank(work: Iterable[Part], bounds: Ints, share: Any, op: str) -> tuple[
         for chunk, reduce, piece in zip(part.into, part.reduce, came, strict=True):
             _write(chunks[chunk], piece, combine if reduce else None)
     if op == "avg":
-        flat /= dist.get_world_size()
+        flat /= workers
     return flat.reshape(share.shape), sent
 
 
@@ -97,7 +100,7 @@ def _exchange(part: Part, chunks: Sequence[Any]) -> tuple[list[Any], int]:
     """Send and receive one round; return what came, in the order of `part`, and the bytes sent.
 
     All receives are posted before any send: in the other order gloo needs twice the time for two
-    ranks. One message per pair of ranks, none where there are no bytes.
+    ranks. One message per pair of ranks, none where there are no bytes, or to a rank itself.
     """
     import torch
     import torch.distributed as dist
@@ -113,11 +116,13 @@ def _exchange(part: Part, chunks: Sequence[Any]) -> tuple[list[Any], int]:
         for dst in np.unique(part.to).tolist()
         if (pieces := [_raw(chunks[c]) for c in part.out[part.to == dst] if chunks[c].nbytes])
     }
+    own = {rank: leaving.pop(rank) for rank in (dist.get_rank(),) if rank in leaving}
+    arriving = {src: message for src, message in arriving.items() if src not in own}
     posts = [dist.P2POp(dist.irecv, message, src) for src, message in arriving.items()]
     posts += [dist.P2POp(dist.isend, message, dst) for dst, message in leaving.items()]
     for post in dist.batch_isend_irecv(posts) if posts else []:
         post.wait()
-    came = _unpack(part, chunks, arriving)
+    came = _unpack(part, chunks, arriving | own)
     return came, sum(message.numel() for message in leaving.values())
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import anywidget
 import traitlets
 
-from allreduce_edu.engine.check import integer
+from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.frames import frames as frames_of
-from allreduce_edu.engine.schedule import Schedule, count
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.show import paint, scene, svg
 from allreduce_edu.show.scene import Frames
 

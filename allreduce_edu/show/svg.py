@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from html import escape, unescape
 from typing import Any
 
-from allreduce_edu.engine.schedule import count
+from allreduce_edu.engine.check import count
 from allreduce_edu.show.draw import (
     Keys,
     arrows,

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from allreduce_edu.engine.check import integer
+from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.dtypes import is_torch
-from allreduce_edu.engine.schedule import count
 from allreduce_edu.engine.spmd import errors
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits
