@@ -3,14 +3,17 @@
 What is noted is plain data that travels to the notebook. Needs torch.
 """
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _python_dispatch
 
 from allreduce_edu.realdist.train import fingerprint, gradients
 
@@ -140,3 +143,25 @@ def watched_backwards(steps: int = 2, **how: Any) -> list[list[Event]]:
         watch.moment("step() returns")
         told.append(watch.events)
     return told
+
+
+@contextlib.contextmanager
+def counting(kind: str = "") -> Iterator[list[str]]:
+    """Collect the calls of collectives on this rank; with `kind`, say "allreduce", of that one.
+
+    They are counted where torch dispatches them: a name imported before would escape a wrapper,
+    and the profiler prints.
+    """
+    calls: list[str] = []
+    mode: Any = _python_dispatch.TorchDispatchMode  # torch leaves it untyped
+
+    class Counting(mode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if f"c10d.{kind}" in str(func):
+                calls.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Counting():
+        yield calls
