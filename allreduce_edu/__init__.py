@@ -34,6 +34,7 @@ _HOME = {
     "engine.spmd": ("spmd",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
+    "show.backward": ("Backward",),
     "show.player": ("Player",),
     "show.predict": ("Predict", "guesses"),
 }

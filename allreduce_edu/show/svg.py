@@ -55,7 +55,7 @@ def still(frames: Frames, index: int = 0, view: str | None = None) -> str:
     shift = (width - scene["width"]) // 2
     body.append(tag("g", inner, transform=f"translate({shift:g} {top:g})"))
     size = width, top + scene["height"] + 22
-    return _document("".join(body), ident, size, title, f"{title}. {_spoken(step)}")
+    return document("".join(body), ident, size, title, f"{title}. {_spoken(step)}")
 
 
 def strip(frames: Frames) -> str:
@@ -80,7 +80,7 @@ def strip(frames: Frames) -> str:
             inner += say(14, scene["bottom"] + 30, clip(fault, int(wide / 6)), **keys)
         body.append(tag("g", inner, id=f"{ident}-f{index}", transform=f"translate({x:g} {y:g})"))
     says = f"{frames['name']}. {story(frames, shown)}"
-    return _document("".join(body), ident, size, frames["name"], says)
+    return document("".join(body), ident, size, frames["name"], says)
 
 
 def image(text: str) -> str:
@@ -138,9 +138,10 @@ def _ident(frames: Frames, what: str) -> str:
     return "ar" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _document(
+def document(
     body: str, ident: str, size: tuple[float, float], title: str, says: str, *, style: str = ""
 ) -> str:
+    """Return a whole SVG text that follows the reader's theme and says what it shows."""
     width, height = size
     head = tag("title", escape(title), id=f"{ident}-title")
     head += tag("desc", escape(says), id=f"{ident}-desc")
@@ -185,7 +186,7 @@ def animation(frames: Frames, seconds: float = 1.8, rest: float = 2.0) -> str:
     inner = tag("g", "".join(parts), transform=f"translate(0 {top})")
     size = scene["width"], top + scene["height"]
     says = f"{frames['name']}. {story(frames, range(rounds + 1))}"
-    return _document(inner, ident, size, frames["name"], says, style=clock.style())
+    return document(inner, ident, size, frames["name"], says, style=clock.style())
 
 
 class Clock:
