@@ -9,7 +9,12 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from allreduce_edu import Pool  # noqa: E402
-from allreduce_edu.realdist.ddp import Watch, watched_backwards  # noqa: E402
+from allreduce_edu.realdist.ddp import (  # noqa: E402
+    Watch,
+    eight_layer_buckets,
+    traced_backward,
+    watched_backwards,
+)
 from allreduce_edu.realdist.train import fingerprint, gradients, images, make_model  # noqa: E402
 
 LAST, FIRST = ["2.bias", "2.weight"], ["0.bias", "0.weight"]
@@ -84,3 +89,38 @@ def test_no_event_is_missing_when_the_backward_is_over(pool):
         for events in steps[1:]:
             done = [event.what for event in events].index("backward() returns")
             assert sorted(e.bucket for e in events[:done] if e.what == "done") == [0, 1]
+
+
+MIB = 4 * (512 * 512 + 512)  # bytes of one of eight layers
+
+
+def layers(bucket):
+    """Return the layers in a bucket, in order, each once."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in bucket))
+
+
+def test_the_first_bucket_is_small_and_there_are_two_from_the_second_step_on(pool):
+    for first, second, third in pool.run(lambda: eight_layer_buckets(3)):
+        assert [(size, layers(names)) for size, names in first] == [(8 * MIB, list("01234567"))]
+        assert second == third
+        assert [(size, layers(names)) for size, names in second] == [
+            (MIB, ["7"]),
+            (7 * MIB, list("6543210")),
+        ]
+
+
+def test_with_find_unused_parameters_buckets_stay_and_the_small_one_is_the_last(pool):
+    for first, second in pool.run(lambda: eight_layer_buckets(find_unused_parameters=True)):
+        assert first == second
+        assert len(first) == 2
+        assert first[-1] == (4 * 512 * 512, ["0.weight"])
+
+
+def test_a_trace_shows_where_the_first_all_reduce_overlaps(pool, capfd):
+    for spans in pool.run(traced_backward):
+        compute = [s for s in spans if s.what == "compute"]
+        sent = sorted(s.start for s in spans if s.what == "all-reduce")
+        assert len(sent) == 2
+        assert min(s.start for s in compute) < sent[0] < max(s.stop for s in compute)
+        assert all(0 <= s.start <= s.stop < 60 for s in spans)
+    assert capfd.readouterr() == ("", "")

@@ -4,9 +4,11 @@ What is noted is plain data that travels to the notebook. Needs torch.
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -143,6 +145,78 @@ def watched_backwards(steps: int = 2, **how: Any) -> list[list[Event]]:
         watch.moment("step() returns")
         told.append(watch.events)
     return told
+
+
+class Span(NamedTuple):
+    """From when to when a rank was at something: "compute" or "all-reduce"."""
+
+    what: str
+    start: float  # seconds since the backward began
+    stop: float
+
+
+def eight_layers() -> torch.nn.Sequential:
+    """Return eight layers of 1.002 MiB each: more than one bucket at DDP's own sizes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(8)))
+
+
+def eight_layer_buckets(steps: int = 2, **how: Any) -> list[list[tuple[int, list[str]]]]:
+    """Return, for each step, the bytes and the parameters of each bucket of `eight_layers`."""
+    ddp = DistributedDataParallel(eight_layers(), **how)
+    watch, told = Watch(ddp), []
+    for _ in range(steps):
+        watch.begin()
+        ddp(torch.ones(1, 512)).sum().backward()
+        told.append(list(zip(watch.sizes(), watch.buckets(), strict=True)))
+    return told
+
+
+def traced_backward(batch: int = 64, **how: Any) -> list[Span]:
+    """Profile one backward of `eight_layers` under DDP, the third one, on this rank."""
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    ddp, x = DistributedDataParallel(eight_layers(), **how), torch.ones(batch, 512)
+    for _ in range(2):
+        ddp(x).sum().backward()
+    loss = ddp(x).sum()
+    profiler = profile(activities=[ProfilerActivity.CPU])
+    with _silently():
+        profiler.start()
+    dist.barrier()
+    with record_function("backward"):
+        loss.backward()
+    with _silently():
+        profiler.stop()
+    return _spans(profiler.events())  # type: ignore[no-untyped-call]
+
+
+def _spans(events: Any) -> list[Span]:
+    """Return what the engine of autograd and the backend did, from a profiler's events."""
+    kinds = {"autograd::engine::evaluate_function": "compute", ":all_reduce": "all-reduce"}
+    began = next(e.time_range.start for e in events if e.name == "backward")
+    return [
+        Span(kind, (e.time_range.start - began) / 1e6, (e.time_range.end - began) / 1e6)
+        for e in events
+        for part, kind in kinds.items()
+        if part in e.name and e.time_range.start >= began
+    ]
+
+
+@contextlib.contextmanager
+def _silently() -> Iterator[None]:
+    """Hide what is written past Python: the profiler of torch 2.13 announces itself."""
+    kept = [os.dup(fd) for fd in (1, 2)]
+    try:
+        with Path(os.devnull).open("wb") as nothing:
+            for fd in (1, 2):
+                os.dup2(nothing.fileno(), fd)
+        yield
+    finally:
+        for fd, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, fd)
+            os.close(copy)
 
 
 @contextlib.contextmanager
