@@ -35,6 +35,7 @@ _HOME = {
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
     "show.backward": ("Backward",),
+    "show.trace": ("Trace",),
     "show.player": ("Player",),
     "show.predict": ("Predict", "guesses"),
 }
