@@ -61,14 +61,45 @@ A, B = X[[0, 0]], X[[1, 1]]  # two results, each the same on both ranks
         (
             questions.LIBRARYS_BITS,
             answers.bits_compared(X[[0, 0]], X[[1, 1]]),
-            "no, but all ranks agree",
+            "tens of thousands, all ranks alike",
         ),
         (
             questions.LIBRARYS_BITS,
             answers.bits_compared(X[[0, 0]], X[[0, 0]]),
-            "yes: a sum is a sum",
+            "none: a sum is a sum",
         ),
-        (questions.LIBRARYS_BITS, answers.bits_compared(X, X), "no, and the ranks differ too"),
+        (
+            questions.LIBRARYS_BITS,
+            answers.bits_compared(np.ones((2, 50)), 1 + np.eye(50)[[0, 0]]),
+            "a few, where the rounding was close",
+        ),
+        (
+            questions.DOUBLE_DIVISION,
+            answers.divided_twice(0.25, {"SGD": (1.0, 2.0), "AdamW": (1.0, 1.001)}),
+            "a quarter; SGD's curve shows it, AdamW's does not",
+        ),
+        (
+            questions.DOUBLE_DIVISION,
+            answers.divided_twice(0.25, {"SGD": (1.0, 2.0), "AdamW": (1.0, 2.0)}),
+            "a quarter; both curves show it",
+        ),
+        (
+            questions.DOUBLE_DIVISION,
+            answers.divided_twice(1.0, {}),
+            "the right one: DDP sums, so divide",
+        ),
+        (
+            questions.DOUBLE_DIVISION,
+            answers.divided_twice(4.0, {}),
+            "four times too much; both curves blow up",
+        ),
+        (questions.ACCUMULATION, answers.all_reduces(12, 3), "12, and 3"),
+        (questions.ACCUMULATION, answers.all_reduces(3, 3), "3, and 3"),
+        (
+            questions.LIBRARYS_BITS,
+            answers.bits_compared(X, X),
+            "tens of thousands, and the ranks differ too",
+        ),
     ],
 )
 def test_an_answer_is_computed_and_is_a_choice(question, answer, want):

@@ -17,6 +17,8 @@ LONGEST_CELL = 15
 MEDIAN_CELL = 4
 MOST_BYTES = 400_000
 OPENING = "What you'll do", "What you'll learn", "What you'll need"
+# Minutes of a notebook's core: 4, 3 for each question, 7 for each exercise, and what is said here.
+EXTRA = {"00_start_here": -12}  # its two exercises only show what a check is
 CLOSING = "Takeaways", "On your own", "In practice", "Further reading"
 
 
@@ -103,3 +105,15 @@ def test_it_opens_and_closes_as_all_do(notebook: dict[str, Any], prose: str) -> 
 
 def test_claims_are_asserted(code: list[dict[str, Any]]) -> None:
     assert any("assert " in "".join(cell["source"]) for cell in code)
+
+
+def test_the_minutes_are_those_of_its_core(
+    path: Path, code: list[dict[str, Any]], prose: str
+) -> None:
+    core = [cell for cell in code if "core" in cell["metadata"].get("tags", [])]
+    questions = sum("Predict" in "".join(cell["source"]) for cell in core[1:])
+    exercises = sum("exercise" in cell["metadata"]["tags"] for cell in core)
+    minutes = 4 + 3 * questions + 7 * exercises + EXTRA.get(path.stem, 0)
+    label = re.search(r"(\d+) min", prose)
+    assert label
+    assert abs(int(label[1]) - minutes) <= 5

@@ -118,14 +118,50 @@ BEFORE_STEP: Question = (
 LIBRARYS_BITS: Question = (
     (
         "100,000 random numbers on each of four ranks. The ring of the player, and "
-        "`dist.all_reduce` on real processes: the same bits?"
+        "`dist.all_reduce` on real processes: how many of the sums differ in their bits?"
     ),
     {
-        "yes: a sum is a sum": "Rounded sums depend on the order of their additions, and the two "
+        "none: a sum is a sum": "Rounded sums depend on the order of their additions, and the two "
         "rings begin each chunk on different ranks.",
-        "no, and the ranks differ too": "The order belongs to the chunk, not to the rank: each "
-        "chunk is finished in one place and copied.",
-        "no, but all ranks agree": "Two rings, two orders, other last bits in many places. Within "
-        "each ring every rank holds a copy of the same bits.",
+        "a few, where the rounding was close": "Four numbers have several orders, and most of them "
+        "round somewhere on the way. Last bits differ nearly as often as not.",
+        "tens of thousands, and the ranks differ too": "The order belongs to the chunk, not to the "
+        "rank: each chunk is finished in one place and copied.",
+        "tens of thousands, all ranks alike": "Two rings, two orders, other last bits in many "
+        "places. Within each ring every rank holds a copy of the same bits.",
+    },
+)
+DOUBLE_DIVISION: Question = (
+    (
+        "Four ranks under DDP, and someone divides the loss by the number of ranks, as some "
+        "articles advise. What does `.grad` hold, compared with the right one, and who sees it "
+        "in the loss curve?"
+    ),
+    {
+        "the right one: DDP sums, so divide": "A sum does cross the wire, but of gradients that "
+        "DDP has divided already. Divide the loss as well, and it is done twice.",
+        "a quarter; SGD's curve shows it, AdamW's does not": "SGD's step is as long as the "
+        "gradient. AdamW divides the gradient by its own size, so a factor cancels.",
+        "a quarter; both curves show it": "The factor is right. But AdamW divides each gradient "
+        "by its own running size: four times too small is the same step.",
+        "four times too much; both curves blow up": "That would be a sum that nobody divided. "
+        "Here two divide: DDP, and the line with the loss.",
+    },
+)
+ACCUMULATION: Question = (
+    (
+        "Under DDP, one bucket: three steps, and in each the gradients of four micro-batches are "
+        "added up before `step()`. How many all-reduces? And how many with `no_sync` round the "
+        "first three of each four?"
+    ),
+    {
+        "3, and 3": "DDP knows nothing of `step()`. Each `backward()` ends with gradients that are "
+        "equal on all ranks, wanted or not.",
+        "12, and 12": "`no_sync` is what tells DDP that a gradient is not finished: inside it the "
+        "ranks only add up their own.",
+        "12, and 3": "Each `backward()` communicates, unless its forward ran inside `no_sync`. "
+        "The last one sends what has been added up.",
+        "12, and 0": "The last micro-batch of each step is outside, and its `backward()` sends "
+        "the whole of what was added up.",
     },
 )
