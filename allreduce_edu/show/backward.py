@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from allreduce_edu.engine.schedule import count
+from allreduce_edu.engine.check import count
 from allreduce_edu.show import svg
 from allreduce_edu.show.draw import Keys, say, tag
 
