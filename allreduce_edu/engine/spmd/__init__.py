@@ -13,9 +13,11 @@ from allreduce_edu.engine.spmd.errors import (
     Hazard,
     Interrupted,
     Mismatch,
+    NotASchedule,
     ProgramError,
 )
 from allreduce_edu.engine.spmd.hang import Hang
+from allreduce_edu.engine.spmd.lift import schedule
 from allreduce_edu.engine.spmd.simulate import Run, run
 
 __all__ = [
@@ -27,9 +29,11 @@ __all__ = [
     "Hazard",
     "Interrupted",
     "Mismatch",
+    "NotASchedule",
     "ProgramError",
     "Run",
     "run",
+    "schedule",
     "spmd",
 ]
 

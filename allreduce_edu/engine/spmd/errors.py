@@ -72,6 +72,10 @@ class Interrupted(KeyboardInterrupt):
         return [f"Stopped: {self}"]
 
 
+class NotASchedule(ValueError):  # noqa: N818 - the sentence says the rest
+    """A program does what no schedule can say; the message says what, and where."""
+
+
 class Limits(NamedTuple):
     """What is taken for an endless loop."""
 

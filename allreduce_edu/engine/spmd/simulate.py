@@ -12,7 +12,7 @@ import numpy as np
 
 from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.dtypes import is_torch
-from allreduce_edu.engine.spmd import errors
+from allreduce_edu.engine.spmd import errors, trace
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits
 from allreduce_edu.engine.spmd.printing import Printing
@@ -45,12 +45,35 @@ class Run:
         self.buffered = world.buffered
 
     def __repr__(self) -> str:
-        matches = [e.requests[0] for e in self.trace if e.kind == "match"]
         collectives = sum(1 for e in self.trace if e.kind == "all")
-        said = [f"{count(self.ranks, 'rank')}", count(len(matches), "message")]
-        said += [f"{sum(each.nbytes for each in matches):,} bytes"]
+        said = [f"{count(self.ranks, 'rank')}", count(len(trace.messages(self.trace)), "message")]
+        said += [f"{self.sent_bytes().sum():,} bytes"]
         said += [count(collectives, "collective")] if collectives else []
         return f"Run: {', '.join(said)}"
+
+    def sent_bytes(self) -> trace.Bytes:
+        """Return the bytes that each rank sent in messages, array[ranks]."""
+        return np.asarray(trace.traffic(self.trace, self.ranks).sum(1))
+
+    def received_bytes(self) -> trace.Bytes:
+        """Return the bytes that each rank received in messages, array[ranks]."""
+        return np.asarray(trace.traffic(self.trace, self.ranks).sum(0))
+
+    def busiest_port(self) -> int:
+        """Return the most bytes that any rank sent, or received if that is more."""
+        return int(max(self.sent_bytes().max(), self.received_bytes().max()))
+
+    def clocks(self, alpha: float, beta: float) -> trace.Clocks:
+        """Return when each rank ends, array[ranks], in seconds.
+
+        A message of b bytes takes ``alpha + beta * b`` from when both sides are there; a rank
+        sends one at a time and receives one at a time. ``comm.work`` adds to it.
+        """
+
+        def early(size: int) -> bool:
+            return self.buffered is True or (self.buffered is not False and size <= self.buffered)
+
+        return trace.clocks(self.trace, self.ranks, alpha, beta, early)
 
 
 def run(

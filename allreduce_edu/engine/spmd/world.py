@@ -194,7 +194,7 @@ class SimulatedWorld:
         return request
 
     def _send(self, send: Posted) -> None:
-        if self.buffered is True or (self.buffered and send.nbytes <= self.buffered):
+        if self.buffered is True or (self.buffered is not False and send.nbytes <= self.buffered):
             send.sent, send.done = copy_of(send.array), True
         if (recv := self._receiver_of(send)) is not None:
             self._match(send, recv)

@@ -1,0 +1,94 @@
+"""Readers of a run's trace: bytes, the busiest port, and clocks under alpha and beta.
+
+Messages between two ranks are counted; what travels inside a collective is the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from allreduce_edu.engine.spmd.world import Event, Posted
+
+Bytes = npt.NDArray[np.int64]
+Clocks = npt.NDArray[np.float64]
+
+
+def messages(trace: Sequence[Event]) -> list[tuple[Posted, Posted]]:
+    """Return (send, receive) of every message, in the order in which they met."""
+    return [(e.requests[0], e.requests[1]) for e in trace if e.kind == "match"]
+
+
+def traffic(trace: Sequence[Event], ranks: int) -> Bytes:
+    """Return bytes[src, dst]."""
+    total = np.zeros((ranks, ranks), np.int64)
+    for send, recv in messages(trace):
+        total[send.rank, recv.rank] += send.nbytes
+    return total
+
+
+def clocks(
+    trace: Sequence[Event], ranks: int, alpha: float, beta: float, early: Callable[[int], bool]
+) -> Clocks:
+    """Return the time at which each rank ends, array[ranks], in seconds.
+
+    A message of b bytes takes ``alpha + beta * b`` from the moment in which both sides are there
+    and the ports are free: a rank sends one message at a time and receives one at a time. A send
+    of b bytes with ``early(b)`` does not wait for its receive. Collectives are meetings that
+    take no time of their own.
+    """
+    return _Clock(ranks, lambda b: alpha + beta * b, early).read(trace)
+
+
+class _Clock:
+    """One pass over a trace: every event moves the time of a rank, a port or a request."""
+
+    def __init__(
+        self, ranks: int, cost: Callable[[int], float], early: Callable[[int], bool]
+    ) -> None:
+        self.now = np.zeros(ranks)
+        self._out, self._in = np.zeros(ranks), np.zeros(ranks)
+        self._begun: dict[Any, float] = {}
+        self._ends: dict[Any, float] = {}
+        self._cost, self._early = cost, early
+
+    def __repr__(self) -> str:
+        return f"Clock of {len(self.now)} ranks"
+
+    def read(self, trace: Sequence[Event]) -> Clocks:
+        for event in trace:
+            handler = getattr(self, f"_{event.kind}", None)
+            if handler:
+                handler(event)
+        return self.now
+
+    def _post(self, event: Event) -> None:
+        (request,) = event.requests
+        self._begun[request] = self.now[event.rank]
+        if request.side == "send" and self._early(request.nbytes):
+            self._ends[request] = self.now[event.rank]  # for the sender; not for its port
+
+    def _work(self, event: Event) -> None:
+        self.now[event.rank] += event.seconds
+
+    def _match(self, event: Event) -> None:
+        send, recv = event.requests
+        ports = max(self._out[send.rank], self._in[recv.rank])
+        start = max(self._begun[send], ports)
+        if not self._early(send.nbytes):
+            start = max(start, self._begun[recv])
+        end = start + self._cost(send.nbytes)
+        self._out[send.rank] = self._in[recv.rank] = self._ends[recv] = end
+        self._ends.setdefault(send, end)
+
+    def _all(self, event: Event) -> None:
+        end = max(self._begun[each] for each in event.requests)
+        self._ends |= dict.fromkeys(event.requests, end)
+
+    def _wait(self, event: Event) -> None:
+        for each in event.requests:
+            self.now[event.rank] = max(self.now[event.rank], self._ends[each])
