@@ -15,21 +15,44 @@ _HOME = {
     "engine.algorithms": (
         "ALGORITHMS",
         "COLLECTIVES",
+        "all_to_all",
+        "bidirectional_ring",
         "binomial_broadcast",
         "binomial_reduce",
         "binomial_tree",
+        "double_binary_tree",
+        "gather",
         "gloo_ring",
         "halving_doubling",
+        "hierarchical",
+        "hierarchical_leader",
         "naive",
+        "one_shot",
+        "pairwise_exchange",
+        "pairwise_reduce_scatter",
         "parameter_server",
+        "pipelined_tree",
         "recursive_doubling",
         "ring",
         "ring_all_gather",
         "ring_reduce_scatter",
+        "scatter",
+        "sharded_server",
     ),
+    "engine.bandwidth": ("algbw", "busbw", "fit"),
     "engine.execute": ("OverflowWarning", "run", "steps"),
     "engine.verify": ("contributions", "expected", "explain", "place_values", "summation_order"),
-    "engine.cost": ("busiest_port", "messages", "received_bytes", "sent_bytes"),
+    "engine.cost": (
+        "busiest_port",
+        "clocks",
+        "cost",
+        "messages",
+        "received_bytes",
+        "sent_bytes",
+        "timeline",
+    ),
+    "engine.formulas": ("closed_form",),
+    "engine.links": ("LINKS", "Link", "Links"),
     "engine.frames": ("frames",),
     "engine.spmd": ("spmd",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
@@ -46,7 +69,8 @@ __all__ = sorted(_MODULE)  # noqa: PLE0605 - the table above is the one place th
 def __getattr__(name):  # type: ignore[no-untyped-def]
     if name not in _MODULE:
         raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    value = getattr(import_module(__name__ + "." + _MODULE[name]), name)
+    module = import_module(__name__ + "." + _MODULE[name])
+    value = module if module.__name__.endswith("." + name) else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -1,22 +1,28 @@
-"""Counts what a schedule sends: bytes, messages, the busiest port.
+"""Counts what a schedule sends, and reckons how long that takes: bytes, messages, seconds.
 
 `sizes` is bytes per chunk (array[chunks]), or bytes per rank: an int, which the schedule cuts as
 so many elements of one byte. Where elements must not be torn, pass
 ``schedule.cut(elements, itemsize) * itemsize``.
-Counted, never taken from a formula: the formulas are what the tests compare with.
+Bytes are counted, never taken from a formula: `formulas` is what the tests compare with. Seconds
+are modelled, never measured: see `Links`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import integer
-from allreduce_edu.engine.schedule import Schedule, schedule_of
+from allreduce_edu.engine.check import integer, kind
+from allreduce_edu.engine.links import Links, Seconds
+from allreduce_edu.engine.problems import outside
+from allreduce_edu.engine.schedule import Round, Schedule, expandable, schedule_of
 
 _MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
+_FEW_TRANSFERS = 1 << 20
+_MOST_TIMES = 1 << 24  # (round, rank) pairs of a timeline
 Bytes = npt.NDArray[np.int64]
 
 
@@ -46,10 +52,120 @@ def messages(schedule: Schedule, sizes: Any = None) -> int:
     """
     size = chunk_bytes(schedule, np.ones(schedule.chunks, np.int64) if sizes is None else sizes)
     total = 0
-    for r in schedule.check():
-        loaded = size[r.chunk] > 0
-        total += len(np.unique(r.src[loaded] * schedule.ranks + r.dst[loaded]))
+    for r, times, carried in _read(schedule, size):
+        full = (carried > 0) & (r.src != r.dst)
+        total += times * len(np.unique(r.src[full] * schedule.ranks + r.dst[full]))
     return total
+
+
+def rounds(schedule: Schedule) -> int:
+    """Return how many rounds there are, idle ones included."""
+    return sum(times for _, times in schedule_of(schedule).blocks())
+
+
+def time(schedule: Schedule, sizes: Any, links: Links) -> float:
+    """Return the modelled seconds until the last rank is done, all rounds being barriers.
+
+    Reads blocks, so thousands of ranks take milliseconds. Rounds that are alike count as often
+    as there are, each with the largest chunk: exact for chunks of one size, and for any sizes if
+    all links are alike and some rank sends the largest chunk in each round, as in a ring; else at
+    most one element a chunk too long. (Up to a million transfers, chunks without bytes are told
+    apart round by round.)
+    """
+    _check(schedule, links)
+    size = chunk_bytes(schedule, sizes)
+    upto, total = _upto(size), 0.0
+    uneven = 0 == size.min() < size.max() and schedule.transfers() <= _FEW_TRANSFERS
+    for r, times in ((r, 1) for r in schedule.spans()) if uneven else schedule.blocks():
+        for sentence in outside(r, 1, schedule.ranks, schedule.chunks):
+            raise ValueError(f"{schedule.name}: {sentence}")
+        carried = _carried(upto, r) if times == 1 else np.full(len(r), _largest(upto, r.span))
+        seconds, busy = links.cost(r, carried)
+        total += times * float(seconds[busy].max(initial=0))
+    return total
+
+
+class Busy(NamedTuple):
+    """When each rank waits and works, arrays[rounds, ranks] in modelled seconds.
+
+    A rank is ready when its last round is over, starts when all its partners are ready too, and
+    ends when its messages are through; where it has none, the three are equal.
+    """
+
+    ready: Seconds
+    start: Seconds
+    end: Seconds
+
+    def __repr__(self) -> str:
+        n = self.end.shape
+        return f"Busy({n[0]:,} rounds x {n[1]:,} ranks, {self.end.max(initial=0):.6g} s)"
+
+
+def timeline(
+    schedule: Schedule, sizes: Any, links: Links, late: Any = None, *, barrier: bool = False
+) -> Busy:
+    """Return who was busy when: `clocks`, with every round kept. Parameters as there."""
+    _check(schedule, links)
+    shape = (3, rounds(schedule), schedule.ranks)
+    if shape[1] * shape[2] > _MOST_TIMES:
+        raise ValueError(
+            f"{schedule.name} over {shape[2]:,} ranks has {shape[1]:,} rounds, too many to keep "
+            f"(at most {_MOST_TIMES:,} in all); use clocks, which keeps the last"
+        )
+    kept = np.empty(shape)
+    for k, moments in enumerate(_clocks(schedule, sizes, links, late, barrier=barrier)):
+        kept[:, k] = moments
+    return Busy(*kept)
+
+
+def clocks(
+    schedule: Schedule, sizes: Any, links: Links, late: Any = None, *, barrier: bool = False
+) -> Seconds:
+    """Return the modelled seconds at which each rank is done, array[ranks].
+
+    Ranks run free: a rank begins its next round when its partners of that round are there, and
+    does not wait for others.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    sizes : int or array[chunks]
+    links : Links
+    late : array[ranks], or dict of rank to seconds, optional
+        When each rank begins; 0 for those not named.
+    barrier : bool
+        True: nobody goes on before all have ended a round, so all are done together.
+
+    Raises
+    ------
+    ValueError
+        If there are too many transfers to read one by one; `time` reads blocks.
+    """
+    _check(schedule, links)
+    done = _late(late, links.ranks)
+    for _, _, end in _clocks(schedule, sizes, links, late, barrier=barrier):
+        done = np.full(links.ranks, end.max()) if barrier else end
+    return done
+
+
+def _clocks(
+    schedule: Schedule, sizes: Any, links: Links, late: Any, *, barrier: bool
+) -> Iterator[tuple[Seconds, Seconds, Seconds]]:
+    """Yield (ready, start, end) of every round."""
+    size = chunk_bytes(schedule, sizes)
+    clock = _late(late, links.ranks)
+    for r, _, carried in _read(expandable(schedule, "use cost.time, which reads blocks"), size, 1):
+        seconds, busy = links.cost(r, carried)
+        real = (carried > 0) & (r.src != r.dst)
+        start = clock.copy()
+        together = np.maximum(clock[r.src[real]], clock[r.dst[real]])
+        for end in (r.src[real], r.dst[real]):
+            np.maximum.at(start, end, together)
+        if barrier:
+            start[busy] = clock.max()
+        done = np.where(busy, start + seconds, clock)
+        yield clock, start, done
+        clock = np.full(links.ranks, done.max()) if barrier else done
 
 
 def chunk_bytes(schedule: Schedule, sizes: Any) -> Bytes:
@@ -57,6 +173,10 @@ def chunk_bytes(schedule: Schedule, sizes: Any) -> Bytes:
     schedule_of(schedule)
     if not isinstance(sizes, (list, tuple, np.ndarray)):
         array = np.asarray(schedule.cut(_modest(integer("sizes", sizes, 0))))
+    elif isinstance(sizes, np.ndarray) and sizes.dtype.kind in "iu" and sizes.ndim == 1:
+        array = sizes
+        for extreme in (array.min(initial=0), array.max(initial=0)):
+            _modest(integer("sizes", extreme, 0))
     else:
         array = np.array([_modest(integer("sizes", each, 0)) for each in sizes], np.int64)
     if array.shape != (schedule.chunks,):
@@ -73,9 +193,58 @@ def _modest(size: int) -> int:
     return size
 
 
+def _check(schedule: Schedule, links: Any) -> None:
+    if not isinstance(links, Links):
+        hint = "links must be Links such as Links.uniform(8, '100 GbE')"
+        raise TypeError(f"{hint}, got {kind(links)}")
+    if schedule_of(schedule).ranks != links.ranks:
+        raise ValueError(f"links are for {links.ranks} ranks, {schedule.name} has {schedule.ranks}")
+
+
+def _late(late: Any, ranks: int) -> Seconds:
+    if isinstance(late, dict):
+        start = np.zeros(ranks)
+        for rank, seconds in late.items():
+            start[integer("late", rank, 0, ranks - 1)] = seconds
+    else:
+        start = np.zeros(ranks) if late is None else np.array(late, float)
+    if start.shape != (ranks,) or not (np.isfinite(start) & (start >= 0)).all():
+        raise ValueError(f"late must be seconds >= 0 for each of {ranks} ranks, got {late!r:.60}")
+    return start
+
+
+def _upto(size: Bytes) -> Bytes:
+    return np.concatenate([[0], np.cumsum(size)])
+
+
+def _carried(upto: Bytes, r: Round) -> Bytes:
+    """Return the bytes that each transfer carries, from the bytes up to each chunk."""
+    carried: Bytes = upto[r.chunk + r.span] - upto[r.chunk]
+    return carried
+
+
+def _largest(upto: Bytes, span: int) -> int:
+    return int((upto[span:] - upto[:-span]).max(initial=0))
+
+
+def _read(
+    schedule: Schedule, size: Bytes, most: int | None = None
+) -> Iterator[tuple[Round, int, Bytes]]:
+    """Yield (round, times, bytes of each transfer): as blocks if chunks are of one size."""
+    alike = most is None and (not size.size or bool((size == size[0]).all()))
+    if not alike:
+        expandable(schedule, "choose a size that cuts into equal chunks")
+    k, upto = 1, _upto(size)
+    for r, times in schedule_of(schedule).blocks() if alike else ((r, 1) for r in schedule.spans()):
+        for sentence in outside(r, k, schedule.ranks, schedule.chunks):
+            raise ValueError(f"{schedule.name}: {sentence}")
+        yield r, times, _carried(upto, r)
+        k += times
+
+
 def _per_rank(schedule: Schedule, sizes: Any, end: str) -> Bytes:
-    size = chunk_bytes(schedule, sizes)
-    total = np.zeros(schedule.ranks, np.int64)
-    for r in schedule.check():
-        np.add.at(total, getattr(r, end), size[r.chunk])
+    total = np.zeros(schedule_of(schedule).ranks, np.int64)
+    for r, times, carried in _read(schedule, chunk_bytes(schedule, sizes)):
+        here = np.where(r.src == r.dst, 0, carried) * times
+        np.add.at(total, getattr(r, end), here)
     return total
