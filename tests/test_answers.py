@@ -12,10 +12,11 @@ from allreduce_edu import (
 )
 from allreduce_edu.engine.algorithms import gloo_ring, ring_reduce_scatter
 from allreduce_edu.lessons import answers, questions
+from allreduce_edu.lessons.replicas import train
 from allreduce_edu.lessons.rings import always_adding, turned_round
 
 X = np.random.default_rng(0).normal(size=(4, 103)).astype("f4")
-A, B = X[[0, 0]], X[[1, 1]]  # two results, each the same on both ranks
+ALONE, ONCE = train(sync="none"), train(sync="weights", every=300)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,39 @@ A, B = X[[0, 0]], X[[1, 1]]  # two results, each the same on both ranks
             answers.bits_compared(X, X),
             "tens of thousands, and the ranks differ too",
         ),
+        (
+            questions.ACCURACY_ALONE,
+            answers.about(ALONE.accuracy.mean(), questions.ACCURACY_ALONE),
+            "about 0.25",
+        ),
+        (
+            questions.ACCURACY_ALONE,
+            answers.about(train().accuracy[0], questions.ACCURACY_ALONE),
+            "about 0.9",
+        ),
+        (
+            questions.AVERAGED_ONCE,
+            answers.about(ONCE.accuracy[0], questions.AVERAGED_ONCE),
+            "about 0.3",
+        ),
+        (
+            questions.DIFFERENT_START,
+            answers.later(train(same_start=False).apart),
+            "as far as at the start",
+        ),
+        (questions.DIFFERENT_START, answers.later(ALONE.apart[1:]), "further"),
+        (questions.DIFFERENT_START, answers.later([2, 1, 0]), "closer, or at the same point"),
+        (
+            questions.MISSED_ONCE,
+            answers.after_a_miss(train(missed=50, shards="shuffled").apart, 50),
+            "it stays, for ever",
+        ),
+        (
+            questions.MISSED_ONCE,
+            answers.after_a_miss(train(missed=50, optimizer="momentum").apart, 50),
+            "it grows from step to step",
+        ),
+        (questions.MISSED_ONCE, answers.after_a_miss([0, 2, 1], 1), "it heals within some steps"),
     ],
 )
 def test_an_answer_is_computed_and_is_a_choice(question, answer, want):

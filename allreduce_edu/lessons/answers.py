@@ -15,6 +15,7 @@ from allreduce_edu.engine.cost import busiest_port, sent_bytes
 from allreduce_edu.engine.execute import run
 from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.verify import summation_order
+from allreduce_edu.lessons.questions import Question
 from allreduce_edu.lessons.readers import share_counts
 
 _S = 5040  # bytes on each rank; divisible by 1 to 10
@@ -100,3 +101,25 @@ def divided_twice(times: float, curves: Mapping[str, tuple[float, float]]) -> st
 def all_reduces(always: int, quiet: int) -> str:
     """Return the counts without and with `no_sync`."""
     return f"{always}, and {quiet}"
+
+
+def about(share: float, question: Question) -> str:
+    """Return the choice "about ..." of a question that is nearest to a measured share."""
+    return min(question[1], key=lambda choice: abs(float(choice.split()[-1]) - share))
+
+
+def later(apart: Any) -> str:
+    """Return what becomes of replicas that start apart, from their distance step by step."""
+    names = ("closer, or at the same point", "as far as at the start", "further")
+    return names[_trend(apart[0], apart[-1])]
+
+
+def after_a_miss(apart: Any, step: int) -> str:
+    """Return what becomes of the gap that opens in a step, from the distance step by step."""
+    names = ("it heals within some steps", "it stays, for ever", "it grows from step to step")
+    return names[_trend(apart[step], apart[-1])]
+
+
+def _trend(first: float, last: float) -> int:
+    """Return 0 if it has shrunk, 1 if it is the same within a thousandth, 2 if it has grown."""
+    return 1 if abs(last - first) <= 1e-3 * first else 2 * (last > first)

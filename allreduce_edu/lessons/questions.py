@@ -28,6 +28,62 @@ WHO_IS_IN_CHARGE: Question = (
     },
 )
 
+ACCURACY_ALONE: Question = (
+    (
+        "Four replicas start equal. Each sees only some of the ten digits, and they tell each "
+        "other nothing. After 300 steps: which share of all ten digits does a replica read right?"
+    ),
+    {
+        "about 0.1": "That is guessing. Each replica is trained, and learns its own digits well.",
+        "about 0.25": "Its own two or three digits nearly always, the others never: nobody has "
+        "told it that they exist. What travels in an all-reduce is what the others have seen.",
+        "about 0.9": "So it would be if data parallelism were about speed only. But a replica "
+        "cannot read what it never saw and nobody told it about.",
+    },
+)
+AVERAGED_ONCE: Question = (
+    (
+        "The same four, each alone for 300 steps. Then their weights are averaged, once, at the "
+        "end. Which share of all ten digits does the average read right?"
+    ),
+    {
+        "about 0.3": "The mean of four specialists is not somebody who knows all four trades: "
+        "each moved its weights without regard to the others.",
+        "about 0.6": "Halfway would need the four to agree on most weights. Theirs went "
+        "four different ways, and their mean is nobody's.",
+        "about 0.9": "Averaging is not just averaging: gradients in each step are averaged where "
+        "all stand at the same point. (If each had seen all ten digits, you would be right.)",
+    },
+)
+DIFFERENT_START: Question = (
+    (
+        "Four replicas start from different weights. Their gradients are averaged in every step "
+        "(SGD). How far apart are their weights after 300 steps?"
+    ),
+    {
+        "closer, or at the same point": "An average of gradients does not pull. All replicas "
+        "make the same move from wherever they stand, so the gaps between them stay.",
+        "as far as at the start": "Equal moves from different places keep the places apart. "
+        "Averaging gradients makes updates equal; it never looks at the weights.",
+        "further": "To drift they would have to move differently. Their updates are equal, bit "
+        "for bit, so no gap can grow.",
+    },
+)
+MISSED_ONCE: Question = (
+    (
+        "Four replicas start equal and average their gradients in every step (SGD). In step 50, "
+        "once, one rank uses its own gradient instead. What becomes of the gap?"
+    ),
+    {
+        "it heals within some steps": "Nothing heals it: from then on all make equal moves, and "
+        "equal moves keep a gap as it is.",
+        "it stays, for ever": "One different move, then equal moves: with SGD the gap stays as "
+        "it is, and no curve of loss or accuracy shows it.",
+        "it grows from step to step": "With SGD each later move is the same on all ranks. An "
+        "optimizer that remembers, however, goes on using what it saw in step 50.",
+    },
+)
+
 HOT_PORT: Question = (
     (
         "A server: three ranks send their whole array (S bytes) to rank 0, which adds and sends "

@@ -196,23 +196,32 @@ class Replicas:
     def __repr__(self) -> str:
         return f"Replicas: {self.setting.ranks}, after {self.done} of {self.setting.steps} steps"
 
-    @np.errstate(over="ignore", invalid="ignore")  # a rate that is far too high may overflow
     def step(self) -> None:
-        """Let every replica take one step."""
-        s, at = self.setting, self._index[self.done]
+        """Let every replica take one step, and average what the setting says."""
+        grads = self.gradients()
+        self.update(self._together(grads) if self.setting.sync == "gradients" else grads)
+
+    @np.errstate(over="ignore", invalid="ignore")  # a rate that is far too high may overflow
+    def gradients(self) -> Array:
+        """Return each replica's gradient on its own images of this step: [rank, parameter]."""
+        at = self._index[self.done]
         lot = Lot(self._x[at], self._y[at], self._images)
         losses, grads = network.losses_and_gradients(
             self.weights, lot, self.buffers, self._dropped(lot)
         )
+        self._loss.append(losses)
+        return grads
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def update(self, grads: Array) -> None:
+        """Let each replica's optimizer use its row of `grads`; this ends the step."""
+        s = self.setting
         self.done += 1
-        if s.sync == "gradients":
-            grads = self._together(grads)
-        self._waiting.append(grads)
+        self._waiting.append(np.array(grads, np.float32))
         if len(self._waiting) > s.late:
             self._optimizer.step(self.weights, self._waiting.popleft())
         if s.sync == "weights" and self.done % s.every == 0:
             self.weights[:] = average(self.weights, s.additions)
-        self._loss.append(losses)
         self._distance.append(self._apart())
         if self.done % SCORED == 0 or self.over:
             self._scores[self.done] = network.score(self.weights, *self._test, self.buffers)
@@ -234,7 +243,7 @@ class Replicas:
             weight = self._images * (s.ranks / self._images.sum())
             shares = grads * weight[:, None].astype(np.float32)
         averaged = average(shares, s.additions)
-        if s.missed == self.done:
+        if s.missed == self.done + 1:
             averaged[-1] = grads[-1]
         return averaged
 
