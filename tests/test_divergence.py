@@ -9,7 +9,14 @@ pytest.importorskip("anywidget")
 
 from allreduce_edu.lessons.replicas import train
 from allreduce_edu.show import divergence
-from allreduce_edu.show.divergence import accuracies, distances, diverging, readings, repairing
+from allreduce_edu.show.divergence import (
+    accuracies,
+    distances,
+    diverging,
+    readings,
+    repairing,
+    starting,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +56,23 @@ def test_the_diagonal_fills_when_gradients_are_averaged(monkeypatch):
 
 
 def test_three_lines_rise_stay_at_zero_and_stay_flat():
-    none, gradients, start = diverging().shown.charts[1].lines
+    explorer = starting()
+    none, gradients, start = explorer.shown.charts[0].lines
     assert none.y[-1] > none.y[1] > 0 == none.y[0]
     assert not np.any(gradients.y)
     assert start.y[0] > 1
     np.testing.assert_allclose(start.y, start.y[0], rtol=1e-5)
+    assert "gradients, 0 in every step" in explorer.shown.words
+
+
+def test_what_is_not_averaged_is_always_there_to_compare_with():
+    explorer = diverging()
+    assert [line.name for line in explorer.shown.charts[1].lines] == ["nothing"]
+    explorer.turn(sync=("gradients", 1))
+    nothing, gradients = explorer.shown.charts[1].lines
+    assert nothing.y[-1] > 0 == np.max(gradients.y)
+    explorer.turn(same_start=False)
+    assert explorer.shown.charts[1].lines[1].y[-1] > 1
 
 
 def test_the_table_changes_with_what_is_averaged():
@@ -68,17 +87,17 @@ def test_the_table_changes_with_what_is_averaged():
     explorer.turn(sync=("weights", 10))
     kinds = dict(explorer.shown.table.rows)
     assert [kinds[k] for k in ("parameters", "optimizer state")] == ["same bits", "different bits"]
-    assert [line.name for line in explorer.shown.charts[1].lines][3] == "weights every 10 steps"
+    assert explorer.shown.charts[1].lines[1].name == "weights every 10 steps"
 
 
-@pytest.mark.parametrize("make", [diverging, repairing])
+@pytest.mark.parametrize("make", [diverging, repairing, starting])
 def test_every_control_moves_the_picture_and_no_position_fails(make):
     """The ends of each control, and random positions of all."""
     explorer = make()
     counts = [len(control["options"]) for control in explorer.controls]
     start, rng = list(explorer.at), np.random.default_rng(0)
-    if make is diverging:  # nothing but the weights depends on what is averaged
-        assert counts == [7, 4, 7, 5, 3, 5, 3, 2, 5]
+    if make is diverging:
+        assert counts == [7, 4, 2, 7, 5, 3, 5, 3, 2, 5]
     ends = [[*start[:i], end, *start[i + 1 :]] for i, n in enumerate(counts) for end in (0, n - 1)]
     anywhere = [[int(rng.integers(n)) for n in counts] for _ in range(8)]
     before = explorer.view
@@ -106,6 +125,11 @@ def test_the_words_say_what_became_of_the_gap(monkeypatch):
 def test_a_training_is_kept_and_the_oldest_are_forgotten(monkeypatch):
     monkeypatch.setattr(divergence, "_KEPT", 3)
     explorer = diverging()
-    assert len(divergence._reports) == 3
+    explorer.turn(sync=("gradients", 1))
+    assert len(divergence._reports) == 2
     explorer.turn(seed=1)
-    assert {setting.seed for setting in divergence._reports} == {1}
+    assert len(divergence._reports) == 3
+    explorer.turn(sync=("weights", 10))
+    assert len(divergence._reports) == 3
+    explorer.turn(seed=2)
+    assert {setting.seed for setting in divergence._reports} == {1, 2}

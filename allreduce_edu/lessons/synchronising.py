@@ -205,7 +205,7 @@ def _off(given: npt.NDArray[Any], shards: Any, weights: Array, images: Sequence[
     }
     for sentence, wrong_one in recipes.items():
         if _error(given, wrong_one) < _GOOD:
-            return f"{sentence}; it is off by {_error(given, whole):.0%} of the right gradient"
+            return sentence
     return f"it is off by {_error(given, whole):.2g} times the length of the right gradient"
 
 

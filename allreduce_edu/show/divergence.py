@@ -118,6 +118,7 @@ def trained(settings: dict[str, Setting]) -> Generator[float, None, dict[str, Re
 def _diverging(
     sync: tuple[str, int],
     shards: tuple[str, bool],
+    same_start: bool,
     ranks: int,
     batch: int,
     optimizer: str,
@@ -126,7 +127,7 @@ def _diverging(
     batch_norm: bool,
     seed: int,
 ) -> Work:
-    """Train three ways for the distances, and the chosen way for the heat map and the table."""
+    """Train the chosen way, and without any averaging for comparison."""
     alone = Setting(
         ranks=ranks,
         batch=batch,
@@ -134,26 +135,19 @@ def _diverging(
         sync="none",
         shards=shards[0],
         by_count=shards[1],
+        same_start=same_start,
         optimizer=optimizer,
         rate=rate * USUAL_RATE[optimizer],
         dropout=dropout,
         batch_norm=batch_norm,
         seed=seed,
     )
-    together = replace(alone, sync="gradients")
-    settings = {
-        "none": alone,
-        "gradients": together,
-        "gradients, different start": replace(together, same_start=False),
-    }
-    name = {"none": "none", "gradients": "gradients"}.get(sync[0], _SYNCS[sync])
-    settings[name] = replace(alone, sync=sync[0], every=sync[1])
+    settings = {_SYNCS["none", 1]: alone}
+    settings[_SYNCS[sync]] = replace(alone, sync=sync[0], every=sync[1])
     reports = yield from trained(settings)
-    return View(
-        [readings(reports[name]), distances(reports)],
-        f"Averaged: {_SYNCS[sync]}. {_told(reports[name])}",
-        states(reports[name]),
-    )
+    chosen = reports[_SYNCS[sync]]
+    words = f"Averaged: {_SYNCS[sync]}. {_told(chosen)}"
+    return View([readings(chosen), distances(reports)], words, states(chosen))
 
 
 def _told(report: Report) -> str:
@@ -175,12 +169,44 @@ def diverging() -> Explorer:
         _diverging,
         Control("sync", "Averaged between ranks", _SYNCS),
         Control("shards", "Images", _SHARDS),
+        Control("same_start", "Start", {True: "equal weights", False: "different weights"}),
         slider("ranks", "Ranks", range(2, 9), start=4),
         slider("batch", "Images per rank and step", (2, 4, 8, 16, 32), start=16),
         Control("optimizer", "Optimizer", tuple(USUAL_RATE)),
         Control("rate", "Learning rate", _RATES, start=1.0),
         slider("dropout", "Dropout", (0.0, 0.2, 0.5), start=0.0),
         switch("batch_norm", "BatchNorm"),
+        slider("seed", "Seed", range(5)),
+    )
+
+
+def _starting(optimizer: str, shards: str, seed: int) -> Work:
+    """Train without averaging, and with it from equal and from different weights."""
+    alone = Setting(steps=STEPS, sync="none", shards=shards, optimizer=optimizer, seed=seed)
+    together = replace(alone, sync="gradients")
+    reports = yield from trained(
+        {
+            "none": alone,
+            "gradients": together,
+            "gradients, different start": replace(together, same_start=False),
+        }
+    )
+    gap = reports["gradients, different start"].apart
+    words = (
+        f"Largest distance: none, {number(reports['none'].apart[-1])} at the end; gradients, "
+        f"{number(reports['gradients'].apart.max())} in every step; gradients after a different "
+        f"start, {number(gap[0])} at the start and {number(gap[-1])} at the end."
+    )
+    return View([distances(reports)], words)
+
+
+def starting() -> Explorer:
+    """Show what averaged gradients do to replicas that start equal, and to others."""
+    return Explorer(
+        "Start equal, start different",
+        _starting,
+        Control("optimizer", "Optimizer", tuple(USUAL_RATE)),
+        Control("shards", "Images", {"by class": "split by digit", "shuffled": "shuffled"}),
         slider("seed", "Seed", range(5)),
     )
 

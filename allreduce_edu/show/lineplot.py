@@ -31,6 +31,7 @@ _MARKS = (
     "M-5 0h10",
 )
 _SHOWN_MARKS = 6  # on a line, at most
+_APART = 35  # pixels between two marks, at least
 
 
 def lines(chart: LineChart, _ident: str) -> tuple[str, float, float]:
@@ -140,7 +141,7 @@ class _Place(NamedTuple):
 
 
 def _line(runs: list[Run], style: int) -> str:
-    marks = "".join(_mark(*run[i], style) for run in runs for i in _spread(len(run), style))
+    marks = "".join(_mark(*run[i], style) for run in runs for i in _spread(run, style))
     d = "".join(_path(_thinned(run)) for run in runs if len(run) > 1)
     return (tag("path", look=f"s{style}", d=d) if d else "") + marks
 
@@ -165,12 +166,14 @@ def _thinned(run: Run) -> Run:
     return kept + run[-1:]
 
 
-def _spread(points: int, style: int) -> list[int]:
-    """Return which points of a line get a mark: a few, not the same ones on every line."""
-    if points <= _SHOWN_MARKS:
-        return list(range(points))
-    step = points / _SHOWN_MARKS
-    return [int(step * (k + (0.25 + 0.5 * (style % 2)))) for k in range(_SHOWN_MARKS)]
+def _spread(run: Run, style: int) -> list[int]:
+    """Return which points of a stroke get a mark: a few, not the same ones on every line."""
+    wide = abs(run[-1][0] - run[0][0])
+    marks = min(_SHOWN_MARKS, max(1, int(wide / _APART)))
+    if len(run) <= marks:
+        return list(range(len(run)))
+    step = len(run) / marks
+    return [int(step * (k + (0.25 + 0.5 * (style % 2)))) for k in range(marks)]
 
 
 def _mark(x: float, y: float, style: int) -> str:

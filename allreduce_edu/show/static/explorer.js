@@ -62,7 +62,7 @@ function render({ model, el }) {
   const controls = model.get("controls").map((each, i) => control(each, (position) => move(i, position)));
   const row = make("div", { class: "controls" }, ...controls.map(({ node }) => node));
   const rest = make("p", { class: "rest" });
-  const all = button("quiet", `Show all ${controls.length} controls`, open);
+  const all = button("quiet", "Show all controls", open);
   const bar = make("progress", { max: 1, "aria-label": "Progress" });
   const stop = button("quiet", "Stop", halt);
   const work = make("div", { class: "work" }, make("span", {}, "Working"), bar, stop);
