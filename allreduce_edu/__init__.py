@@ -69,8 +69,7 @@ __all__ = sorted(_MODULE)  # noqa: PLE0605 - the table above is the one place th
 def __getattr__(name):  # type: ignore[no-untyped-def]
     if name not in _MODULE:
         raise AttributeError("module {!r} has no attribute {!r}".format(__name__, name))
-    module = import_module(__name__ + "." + _MODULE[name])
-    value = module if module.__name__.endswith("." + name) else getattr(module, name)
+    value = getattr(import_module(__name__ + "." + _MODULE[name]), name)
     globals()[name] = value
     return value
 

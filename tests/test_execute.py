@@ -1,3 +1,4 @@
+import tracemalloc
 import warnings
 
 import ml_dtypes
@@ -243,3 +244,43 @@ def test_one_rank_gets_its_own_array_back():
     out = run(ring(1), x)
     assert same_bits(out, x)
     assert out is not x
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("cell", [1, 40, 40_000])
+def test_no_copy_of_the_buffers_size_is_made_on_the_way(name, cell):
+    n = 8
+    s = ALGORITHMS[name](n)
+    buf = data(n * s.chunks, cell, "fp32").reshape(n, s.chunks, cell)
+    rounds = list(s)
+    played = Schedule(s.name, n, s.chunks, lambda: rounds)
+    for _ in steps(played, buf.copy()):  # imports and caches
+        pass
+    tracemalloc.start()
+    for _ in steps(played, buf):
+        pass
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1.3 * 2**20
+    assert buf.nbytes < 3 * 2**20 or most < buf.nbytes / 2
+
+
+def test_run_copies_once_where_chunks_are_of_one_size():
+    x = np.ones((8, 8 * 40_000), np.float32)
+    run(ring(8), x[:, :8])
+    tracemalloc.start()
+    run(ring(8), x)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert x.nbytes <= most < 1.05 * x.nbytes
+
+
+def test_replacing_first_and_adding_then_in_one_round():
+    swap = [Round.of([1, 2, 0], [0, 0, 0], 0, [False, True, True])]
+    s = Schedule("s", 3, 1, lambda: swap, collective="custom")
+    for cell in (1, 40_000):
+        x = data(3, cell, "fp32").reshape(3, 1, cell)
+        want = (x[1] + x[2]) + x[0]
+        for _ in steps(s, x):
+            pass
+        assert same_bits(x[0], want)

@@ -5,6 +5,7 @@ The order of additions is the schedule's alone, so replicas and reruns are equal
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, sch
 
 _VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
 _INSTEAD = "count its bytes with sent_bytes and its time with cost.time, which read blocks"
+_FEW = 64  # transfers up to which a set is faster than numpy
 _SLAB = 1 << 20  # bytes copied at once where a round reads what it writes
 
 
@@ -103,22 +105,32 @@ def _steps(schedule: Schedule, buf: Any, op: str) -> Iterator[tuple[Round, Any]]
 @np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
 def _play(buf: Any, r: Round, combine: Any) -> None:
     """Play one round in place: everything is read before anything is written."""
-    chunks, bytes_each = buf.shape[1], _cell_bytes(buf)
-    fine = r.expanded()
-    read, written = fine.src * chunks + fine.chunk, fine.dst * chunks + fine.chunk
-    if not np.isin(read, written).any():
-        if bytes_each * r.span >= _VIEW:
+    large = _cell_bytes(buf) >= _VIEW
+    if not _reads_what_it_writes(r, buf.shape[1]):
+        if large or _cell_bytes(buf) * r.span >= _VIEW:
             _one_by_one(buf, r, combine)
         else:
-            _in_layers(buf, fine, lambda i: buf[fine.src[i], fine.chunk[i]], combine)
+            r = r.expanded()
+            _in_layers(buf, r, lambda i: buf[r.src[i], r.chunk[i]], combine)
         return
-    cells, which = np.unique(read, return_inverse=True)
+    r = r.expanded()
+    cells, which = np.unique(r.src * buf.shape[1] + r.chunk, return_inverse=True)
     for part in _slabs(buf, len(cells)):
-        before = part[np.divmod(cells, chunks)]  # a copy
-        if _cell_bytes(part) >= _VIEW:
-            _one_by_one(part, fine, combine, (before[i : i + 1] for i in which.tolist()))
+        before = part[np.divmod(cells, buf.shape[1])]  # a copy
+        if large:
+            _one_by_one(part, r, combine, (before[i : i + 1] for i in which.tolist()))
         else:
-            _in_layers(part, fine, lambda i: before[which[i]], combine)  # noqa: B023 - used at once
+            _in_layers(part, r, lambda i: before[which[i]], combine)  # noqa: B023 - used at once
+
+
+def _reads_what_it_writes(r: Round, chunks: int) -> bool:
+    if len(r) * r.span > _FEW:
+        r = r.expanded()
+        return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
+    each = [range(c, c + r.span) for c in r.chunk.tolist()]
+    written = {(rank, c) for rank, row in zip(r.dst.tolist(), each, strict=True) for c in row}
+    read = ((rank, c) for rank, row in zip(r.src.tolist(), each, strict=True) for c in row)
+    return not written.isdisjoint(read)
 
 
 def load(schedule: Schedule, shares: Sequence[Any]) -> tuple[Any, Ints]:
@@ -168,18 +180,15 @@ def _joined(row: Any, bounds: Ints, like: Any) -> Any:
 
 def _one_by_one(buf: Any, r: Round, combine: Any, sent: Iterable[Any] | None = None) -> None:
     """One contiguous operation per transfer, and no copy: the fastest for large chunks."""
-    transfers = zip(
-        r.src.tolist(), r.dst.tolist(), r.chunk.tolist(), r.reduce.tolist(), strict=True
-    )
-    arriving = iter(sent) if sent is not None else None
-    for src, dst, chunk, reduce in transfers:
-        row = slice(chunk, chunk + r.span)
-        held = buf[dst, row]
-        came = buf[src, row] if arriving is None else next(arriving)
-        if reduce:
-            combine(held, came, out=held)
+    src, dst, chunk, reduce = (part.tolist() for part in (r.src, r.dst, r.chunk, r.reduce))
+    rows = [slice(c, c + r.span) for c in chunk] if r.span > 1 or sent is not None else chunk
+    came = sent if sent is not None else (buf[at] for at in zip(src, rows, strict=True))
+    for at, arriving, adds in zip(zip(dst, rows, strict=True), came, reduce, strict=True):
+        held = buf[at]
+        if adds:
+            combine(held, arriving, out=held)
         else:
-            held[...] = came
+            held[...] = arriving
 
 
 def _in_layers(buf: Any, r: Round, sent: Callable[[Any], Any], combine: Any) -> None:
@@ -218,7 +227,7 @@ def _slabs(buf: Any, cells: int) -> Iterator[Any]:
 
 
 def _cell_bytes(buf: Any) -> int:
-    return int(np.prod(buf.shape[2:], dtype=np.int64)) * int(buf.dtype.itemsize)
+    return int(math.prod(buf.shape[2:])) * int(buf.dtype.itemsize)
 
 
 def as_shares(schedule: Schedule, x: Any) -> list[Any]:

@@ -33,6 +33,7 @@ COLLECTIVE_NAMES = (
 )
 _ROOTED = ("reduce", "broadcast", "gather", "scatter")
 _SHOWN = 12  # transfers of a round, and rounds, that print() writes out
+_FEW_CELLS = 1 << 20  # no algorithm has too many transfers for so few
 _MOST_TRANSFERS = 1 << 28  # read one by one: about half a minute
 
 
@@ -66,12 +67,13 @@ class Round:
     span: int = 1
 
     def __post_init__(self) -> None:
-        for name in PARTS:
-            part, kinds = getattr(self, name), "b" if name == "reduce" else "iu"
+        length = np.shape(self.src)[:1]
+        for name, kinds in zip(PARTS, ("iu", "iu", "iu", "b"), strict=True):
+            part = getattr(self, name)
             if not isinstance(part, np.ndarray) or part.dtype.kind not in kinds:
                 what = "bool" if name == "reduce" else "int"
                 raise TypeError(f"{name} must be an {what} array, got {kind(part)}; try Round.of")
-            if part.shape != (len(self.src),):
+            if part.shape != length:
                 raise ValueError(
                     f"{name} must have one entry per transfer ({len(self.src)}), "
                     f"got shape {part.shape}"
@@ -82,7 +84,10 @@ class Round:
         """Make a round from anything that broadcasts to one length."""
         named = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce}
         try:
-            parts = np.broadcast_arrays(*(np.atleast_1d(part) for part in named.values()))
+            parts = [np.asarray(part) for part in named.values()]
+            length = max((part.size for part in parts if part.ndim), default=1)
+            if any(part.shape not in ((), (length,)) for part in parts):
+                parts = [np.ravel(each) for each in np.broadcast_arrays(*parts)]
         except ValueError:
             lengths = ", ".join(str(len(list(p)) if np.iterable(p) else 1) for p in named.values())
             raise ValueError(
@@ -92,8 +97,9 @@ class Round:
             if part.size and part.dtype.kind not in ("b" if name == "reduce" else "iu"):
                 what = "True or False" if name == "reduce" else "integers"
                 raise TypeError(f"{name} must hold {what}, got dtype {part.dtype}")
-        s, d, c = (np.ravel(part).astype(np.intp) for part in parts[:3])
-        return cls(s, d, c, np.ravel(parts[3]).astype(np.bool_), integer("span", span, 1))
+        rows = [part if part.ndim else np.full(length, part) for part in parts]
+        s, d, c = (row.astype(np.intp) for row in rows[:3])  # copies: the caller's may change
+        return cls(s, d, c, rows[3].astype(np.bool_), integer("span", span, 1))
 
     def expanded(self) -> Round:
         """Return the same round with one transfer per chunk."""
@@ -113,7 +119,7 @@ class Round:
     def is_like(self, other: Round) -> bool:
         """Whether the two differ in their chunks alone."""
         return self.span == other.span and all(
-            np.array_equal(getattr(self, part), getattr(other, part))
+            getattr(self, part).tobytes() == getattr(other, part).tobytes()
             for part in ("src", "dst", "reduce")
         )
 
@@ -225,7 +231,8 @@ class Schedule:
         """Yield every round as it was written, with its ``span``."""
         for alike in self.alikes():
             first = alike.at(0)
-            for i in range(alike.times):
+            yield first
+            for i in range(1, alike.times):
                 each = alike.at(i)
                 if not first.is_like(each):
                     raise ValueError(
@@ -368,7 +375,8 @@ class Schedule:
 
     def split(self, k: int) -> Schedule:
         """Cut every chunk into k: the same rounds and bytes, in smaller pieces."""
-        k = integer("k", k, 1)
+        if integer("k", k, 1) == 1:
+            return self
 
         def finer(r: Round) -> Round:
             return Round(r.src, r.dst, r.chunk * k, r.reduce, r.span * k)
@@ -425,8 +433,10 @@ def schedule_of(value: Any) -> Schedule:
 
 def expandable(schedule: Schedule, instead: str) -> Schedule:
     """Return `schedule` if its transfers can be read one by one, or say what to do `instead`."""
+    if schedule_of(schedule).ranks * schedule.chunks <= _FEW_CELLS:
+        return schedule
     total = 0
-    for r, times in schedule_of(schedule).blocks():
+    for r, times in schedule.blocks():
         total += len(r) * r.span * times
         if total > _MOST_TRANSFERS:
             raise ValueError(
