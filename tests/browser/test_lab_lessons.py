@@ -1,4 +1,4 @@
-"""Notebooks 00 and 03 as a learner uses them: step by keyboard, choose, solve an exercise."""
+"""Notebooks 00, 01 and 03 as a learner uses them: step by keyboard, choose, solve an exercise."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SLEEP = """() => {
   window.asleep = true;
   cell.done.finally(() => { window.asleep = false; });
 }"""
-WRITE = """(source) => {
+WRITE = """([begins, source]) => {
   const cells = [...window.jupyterapp.shell.currentWidget.content.widgets];
-  const cell = cells.find((c) => c.model.sharedModel.getSource().includes("def my_ring"));
+  const cell = cells.find((c) => c.model.sharedModel.getSource().includes(begins));
   cell.model.sharedModel.setSource(source);
 }"""
 RING = """from allreduce_edu.lessons.checks import Step
@@ -31,6 +31,16 @@ def my_ring(n):
 
 
 checks.my_ring(my_ring)
+"""
+
+OWN_FIRST = """def synchronise(grads):
+    n, mean = len(grads), []
+    for r in range(n):
+        mean.append(sum(grads[(r + k) % n] for k in range(n)) / n)
+    return mean
+
+
+synchronises(synchronise)
 """
 
 
@@ -49,6 +59,16 @@ def test_03_steps_by_keyboard_shows_a_mistake_and_judges_a_ring(open_notebook):
     steps_by_keyboard(notebook, notebook.page.locator(".ar-player").nth(1))
     shows_where_it_goes_wrong(notebook)
     judges_a_ring(notebook)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_01_moves_its_controls_by_keyboard_and_tells_bits_apart(open_notebook, theme):
+    notebook = open_notebook("notebooks/01_watch_replicas_diverge.ipynb", theme=theme)
+    notebook.run_all()
+    explorer = notebook.page.locator(".ar-explorer").first
+    rows_fill_and_controls_open(notebook, explorer)
+    stops_or_ends(explorer)
+    tells_bits_apart(notebook)
 
 
 def said(widget):
@@ -107,7 +127,46 @@ def shows_where_it_goes_wrong(notebook):
 def judges_a_ring(notebook):
     exercise = notebook.page.locator(".jp-CodeCell", has_text="def my_ring(n)")
     expect(exercise).to_contain_text("Not yet: With 4 ranks: fill in `send`")
-    notebook.page.evaluate(WRITE, RING)
+    notebook.page.evaluate(WRITE, ["def my_ring", RING])
     exercise.locator(".cm-content").click()
     notebook.page.keyboard.press("Control+Enter")
     expect(exercise).to_contain_text("Right: every share once and in its place", timeout=20_000)
+
+
+def rows_fill_and_controls_open(notebook, explorer):
+    """The diagonal fills by two keys; the arrows stay in the explorer."""
+    words, sync = explorer.locator(".words"), explorer.get_by_label("Averaged between ranks")
+    expect(words).to_contain_text("Averaged: nothing")
+    sync.focus()
+    cell = notebook.page.evaluate(ACTIVE_CELL)
+    sync.press("ArrowDown")
+    expect(words).to_contain_text("Averaged: gradients in every step", timeout=20_000)
+    expect(explorer.locator("tbody tr").first).to_have_text("parameterssame bits")
+    explorer.get_by_role("button", name="Show all controls").press("Enter")
+    ranks = explorer.get_by_role("slider", name="Ranks")
+    ranks.press("ArrowRight")
+    expect(explorer.locator("svg").first).to_contain_text("rank 4, saw", timeout=20_000)
+    explorer.get_by_role("checkbox", name="BatchNorm").press("Space")
+    expect(explorer.locator("tbody tr").nth(2)).to_have_text(
+        "buffersdifferent bits", timeout=20_000
+    )
+    assert notebook.page.evaluate(ACTIVE_CELL) == cell, "the arrow keys moved the notebook"
+
+
+def stops_or_ends(explorer):
+    """A drag over all positions ends where it was let go, without a queue."""
+    batch = explorer.get_by_role("slider", name="Images per rank and step")
+    for key in ("Home", *["ArrowRight"] * 4, "ArrowLeft"):
+        batch.press(key)
+    expect(explorer.locator(".value").nth(1)).to_have_text("16")
+    expect(explorer.locator(".work")).to_be_hidden(timeout=30_000)
+    expect(explorer.locator(".problem")).to_have_text("")
+
+
+def tells_bits_apart(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="def synchronise(grads)")
+    expect(exercise).to_contain_text("Not yet: with 4 ranks: synchronise returned Ellipsis")
+    notebook.page.evaluate(WRITE, ["def synchronise", OWN_FIRST])
+    exercise.locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    expect(exercise).to_contain_text("Let all ranks add in one order", timeout=20_000)

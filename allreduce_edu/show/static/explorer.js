@@ -44,7 +44,7 @@ function control({ label, kind, options }, moved) {
     return { node: make("label", { class: "switch" }, input, name), set: (i) => (input.checked = i === 1) };
   }
   const input = make("input", { type: "range", min: 0, max: options.length - 1, step: 1, ...KEYS });
-  const value = make("output", {}, "");
+  const value = make("span", { class: "value" }); // no <output>: the label would be its
   const say = (i) => {
     value.textContent = options[i];
     input.setAttribute("aria-valuetext", options[i]);
