@@ -6,7 +6,8 @@ They are schedules of `algorithms`, played by `execute`; here they only get thei
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from allreduce_edu.engine.algorithms import gloo_ring
 from allreduce_edu.engine.dtypes import is_torch
 from allreduce_edu.engine.execute import OverflowWarning, run
+from allreduce_edu.engine.schedule import Round, Schedule
 from allreduce_edu.engine.spmd.comm import copy_of, write
 
 
@@ -25,9 +27,13 @@ def parts(array: Any, count: int) -> list[Any]:
 
 
 def _summed(arrays: Sequence[Any], op: str) -> Any:
+    return _played(gloo_ring(len(arrays)), arrays, op)
+
+
+def _played(schedule: Schedule, arrays: Sequence[Any], op: str) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OverflowWarning)
-        return run(gloo_ring(len(arrays)), [copy_of(each) for each in arrays], op)
+        return run(schedule, [copy_of(each) for each in arrays], op)
 
 
 def _all_reduce(arrays: Sequence[Any], op: str) -> list[Any]:
@@ -36,9 +42,25 @@ def _all_reduce(arrays: Sequence[Any], op: str) -> list[Any]:
     return list(arrays)
 
 
+def gloo_reduce(n: int, root: int) -> Schedule:
+    """Reduce to `root` as gloo does: the first half of its ring, then every chunk to the root.
+
+    So the other ranks end with partial sums. Source: pytorch/gloo, gloo/reduce.cc.
+    """
+    whole = gloo_ring(n)
+    others = np.delete(np.arange(n), root)
+
+    def rounds() -> Iterator[Round]:
+        yield from islice(whole, n - 1)
+        yield Round.of(others, root, others, False)
+
+    return whole.named("gloo's reduce", "reduce", root=root, rounds=rounds)
+
+
 def _reduce(arrays: Sequence[Any], argument: tuple[str, int]) -> list[Any]:
     op, root = argument
-    write(arrays[root], _summed(arrays, op)[root])
+    for held, left in zip(arrays, _played(gloo_reduce(len(arrays), root), arrays, op), strict=True):
+        write(held, left)
     return list(arrays)
 
 

@@ -23,7 +23,7 @@ MESSAGES = 200_000
 _one_at_a_time = threading.Lock()  # sys.stdout and the stop button are the process's
 
 
-class Run:
+class Run(trace.Counted):
     """What a run gave.
 
     Attributes
@@ -51,17 +51,9 @@ class Run:
         said += [count(collectives, "collective")] if collectives else []
         return f"Run: {', '.join(said)}"
 
-    def sent_bytes(self) -> trace.Bytes:
-        """Return the bytes that each rank sent in messages, array[ranks]."""
-        return np.asarray(trace.traffic(self.trace, self.ranks).sum(1))
-
-    def received_bytes(self) -> trace.Bytes:
-        """Return the bytes that each rank received in messages, array[ranks]."""
-        return np.asarray(trace.traffic(self.trace, self.ranks).sum(0))
-
-    def busiest_port(self) -> int:
-        """Return the most bytes that any rank sent, or received if that is more."""
-        return int(max(self.sent_bytes().max(), self.received_bytes().max()))
+    def traffic(self) -> trace.Bytes:
+        """Return bytes[src, dst]."""
+        return trace.traffic(self.trace, self.ranks)
 
     def clocks(self, alpha: float, beta: float) -> trace.Clocks:
         """Return when each rank ends, array[ranks], in seconds.

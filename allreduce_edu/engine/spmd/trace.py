@@ -18,6 +18,26 @@ Bytes = npt.NDArray[np.int64]
 Clocks = npt.NDArray[np.float64]
 
 
+class Counted:
+    """What has counted its messages: how many bytes each rank sent and received."""
+
+    def traffic(self) -> Bytes:
+        """Return bytes[src, dst]."""
+        raise NotImplementedError
+
+    def sent_bytes(self) -> Bytes:
+        """Return the bytes that each rank sent in messages, array[ranks]."""
+        return np.asarray(self.traffic().sum(1))
+
+    def received_bytes(self) -> Bytes:
+        """Return the bytes that each rank received in messages, array[ranks]."""
+        return np.asarray(self.traffic().sum(0))
+
+    def busiest_port(self) -> int:
+        """Return the most bytes that any rank sent, or received if that is more."""
+        return int(max(self.sent_bytes().max(), self.received_bytes().max()))
+
+
 def messages(trace: Sequence[Event]) -> list[tuple[Posted, Posted]]:
     """Return (send, receive) of every message, in the order in which they met."""
     return [(e.requests[0], e.requests[1]) for e in trace if e.kind == "match"]
