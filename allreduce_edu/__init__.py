@@ -57,6 +57,7 @@ _HOME = {
     "engine.spmd": ("spmd",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
+    "realdist.shaped": ("ShapedLinks",),
     "show.backward": ("Backward",),
     "show.trace": ("Trace",),
     "show.player": ("Player",),

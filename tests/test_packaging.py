@@ -45,6 +45,7 @@ AT_THE_TOP = {
 HEAVY = {
     "realdist/ddp.py": {"torch"},
     "realdist/magic.py": {"IPython"},  # whose extension it is
+    "realdist/scripts.py": {"torch"},
     "realdist/train.py": {"torch"},
     "realdist/worker.py": {"torch"},  # runs in the ranks' own processes
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import numbers
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector, DefaultSelector
+from typing import Any
 
 from allreduce_edu.realdist import places, report, wire
 from allreduce_edu.realdist.group import Group
@@ -171,3 +173,13 @@ class Call:
     def _deaf(self, rank: int) -> None:
         with contextlib.suppress(KeyError):
             self._selector.unregister(self._group.outputs[rank])
+
+
+def deadline(timeout: Any) -> float:
+    """Return the seconds that a call may take, or say what a deadline is."""
+    allowed = "timeout must be a positive number of seconds"
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"{allowed}, got {timeout!r} ({type(timeout).__name__})")
+    if not 0 < float(timeout) < math.inf:
+        raise ValueError(f"{allowed}, got {timeout!r}")
+    return float(timeout)

@@ -27,16 +27,18 @@ _TAIL = 2_000  # bytes of what it wrote
 class Forked(Group):
     """Ranks forked by the zygote, under a keeper that outlives this kernel: see `zygote`."""
 
+    _zygote: _Zygote | None = None
     _keeper: int | None = None
     _news = b""
     _over = False
+    _left: frozenset[int] = frozenset()  # ranks not known to be dead
 
     def _launch(
         self, link: socket.socket, ends: Sequence[tuple[socket.socket, socket.socket]]
     ) -> None:
-        self._left = set(range(self.ranks))
+        self._left = frozenset(range(self.ranks))
         self._zygote = _Zygote.of_this_kernel()
-        self._zygote.fork([link, *chain.from_iterable(ends)])
+        self._zygote.fork([link, *chain.from_iterable(ends)], self.mbits)
 
     def deaths(self) -> list[tuple[int, int | None]]:
         """Return (rank, exit code) of ranks that died since the last look; None: not known."""
@@ -51,10 +53,10 @@ class Forked(Group):
                 dead.append((news["rank"], news["code"]))
         self._left -= {rank for rank, _ in dead}
         if self._over:
-            if self._keeper is None:
+            if self._keeper is None and self._zygote is not None:
                 self.problem = self.problem or self._zygote.last_words()
             dead += [(rank, None) for rank in sorted(self._left)]
-            self._left.clear()
+            self._left = frozenset()
         return dead
 
     def _listen(self) -> None:
@@ -141,10 +143,11 @@ class _Zygote:
         how = f"ended with status {code}" if code >= 0 else report.death(code)
         return f"the process that starts them {how}" + (f": {wrote}" if wrote else "")
 
-    def fork(self, sockets: Sequence[socket.socket]) -> None:
+    def fork(self, sockets: Sequence[socket.socket], mbits: Sequence[float]) -> None:
         """Ask for a group; the sockets go to its keeper and its ranks."""
-        request = json.dumps({"under": tempfile.gettempdir(), "prefix": PREFIX}).encode()
-        socket.send_fds(self.control, [request], [each.fileno() for each in sockets])
+        request = {"under": tempfile.gettempdir(), "prefix": PREFIX, "mbits": mbits}
+        files = [each.fileno() for each in sockets]
+        socket.send_fds(self.control, [json.dumps(request).encode()], files)
 
 
 def _dismiss(

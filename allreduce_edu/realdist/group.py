@@ -27,13 +27,15 @@ class Group(ABC):
     """Processes that wait for messages: ``calls[r]`` leads to rank r, ``outputs[r]`` from it.
 
     All its processes end when `link` closes, which happens at the latest when this process dies.
+    With `mbits`, a number per rank, the ranks get a network of their own with links of that speed.
     """
 
     tick = 1.0  # seconds after which one who waits should look at `deaths` again
     slack: float | None = None  # seconds after a deadline at which a rank ends itself
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, mbits: Sequence[float] = ()) -> None:
         self.ranks = ranks
+        self.mbits = list(mbits)
         self.kernel = os.getpid()
         self.problem = ""  # why the processes could not start
         self.sources: dict[str, object] = {}  # what the ranks have of this kernel's cells
@@ -97,9 +99,8 @@ def environment() -> dict[str, str]:
     """Return the environment of a rank: this one, without what another launcher left in it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_STRIPPED)}
     kept.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    loopback = _loopback()
-    if loopback:
-        kept["GLOO_SOCKET_IFNAME"] = kept["NCCL_SOCKET_IFNAME"] = loopback
+    if device := loopback():
+        kept["GLOO_SOCKET_IFNAME"] = kept["NCCL_SOCKET_IFNAME"] = device
     one = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return kept | dict.fromkeys(one, "1")
 
@@ -124,7 +125,7 @@ def start(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _loopback() -> str:
+def loopback() -> str:
     """Return the name of the loopback interface: the ranks shall listen there and nowhere else."""
     names = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
     return next((name for name in names if name in ("lo", "lo0")), "")

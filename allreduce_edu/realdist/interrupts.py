@@ -84,6 +84,12 @@ class Interrupts:
             self._before(signal.SIGINT, frame)
 
 
+def in_one_line(interrupt: KeyboardInterrupt) -> None:
+    """Let IPython show one line instead of our own frames, which help no learner."""
+    said = "KeyboardInterrupt: stopped; the ranks were ended, and the next call starts new ones"
+    interrupt._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
+
+
 def _press() -> None:
     """Do as the stop button does, from another thread than the main one."""
     if sys.platform == "win32":

@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import math
-import numbers
 import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from allreduce_edu.engine import check
 from allreduce_edu.engine.schedule import Schedule
-from allreduce_edu.realdist import wire
+from allreduce_edu.realdist import namespaces, wire
 from allreduce_edu.realdist.arguments import PerRank, move, news, pack, unpack
 from allreduce_edu.realdist.backend import choose
-from allreduce_edu.realdist.call import Call
+from allreduce_edu.realdist.call import Call, deadline
 from allreduce_edu.realdist.forked import Forked
 from allreduce_edu.realdist.group import PATIENCE, Group, environment
-from allreduce_edu.realdist.interrupts import Interrupts
+from allreduce_edu.realdist.interrupts import Interrupts, in_one_line
 from allreduce_edu.realdist.play import play
 from allreduce_edu.realdist.program import RealRun, run_program
 from allreduce_edu.realdist.report import RankError
+from allreduce_edu.realdist.shaped import ShapedLinks, speeds
 from allreduce_edu.realdist.spawned import Spawned
 from allreduce_edu.realdist.status import Status
+from allreduce_edu.realdist.sweep import REPEATS, SIZES, Plan, Sweep, sweep, time_on_rank
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,6 +58,8 @@ class Pool:
         Default: NCCL if there is a GPU for every rank, else gloo; `why` says which and why.
     timeout : float
         Seconds that a call may take before its ranks are killed.
+    network : ShapedLinks, optional
+        Links of known speed between the ranks; gloo on Linux only. Default: the loopback device.
 
     Examples
     --------
@@ -70,12 +72,19 @@ class Pool:
     # Forking takes 0.1 s and shares memory, but is only known to be safe on Linux.
     _processes: type[Group] = Forked if sys.platform == "linux" else Spawned
 
-    def __init__(self, ranks: int, backend: str | None = None, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        backend: str | None = None,
+        timeout: float = 60.0,
+        network: ShapedLinks | None = None,
+    ) -> None:
         self.ranks = check.integer("ranks", ranks, 1, MOST_RANKS)
-        self.timeout = _seconds(timeout)
+        self.timeout = deadline(timeout)
         if importlib.util.find_spec("torch") is None:
             raise ModuleNotFoundError("real ranks need torch, and it is not installed here")
-        self.backend, self.why = choose(self.ranks, backend)
+        self._mbits = speeds(network, self.ranks, backend)
+        self.backend, self.why = choose(self.ranks, "gloo" if self._mbits else backend)
         self._kernel = os.getpid()
         self._group: Group | None = None
         self._busy = threading.Lock()
@@ -137,7 +146,7 @@ class Pool:
         RankError
             A rank raised, died, or did not end in time; says which, and at which line.
         """
-        seconds = self.timeout if timeout is None else _seconds(timeout)
+        seconds = self.timeout if timeout is None else deadline(timeout)
         return self._call(fn, args, seconds, Status(self._title()))
 
     def _call(
@@ -156,7 +165,7 @@ class Pool:
                 if self._closed and isinstance(error, RankError):
                     raise RankError("the pool was closed during this call", error.fates) from None
                 if isinstance(error, KeyboardInterrupt):
-                    _shorten(error)
+                    in_one_line(error)
                 raise
             finally:
                 if self._closed:  # `close` may have given up waiting for this call
@@ -197,6 +206,44 @@ class Pool:
         same words (`spmd.Deadlock`), when the deadline of the call has passed.
         """
         return run_program(self, fn, x, timeout)
+
+    def sweep(
+        self,
+        what: str | Schedule = "all_reduce",
+        sizes: Iterable[int] = SIZES,
+        *,
+        repeats: int = REPEATS,
+        timeout: float | None = None,
+    ) -> Sweep:
+        """Time a collective over many sizes, as nccl-tests does, and return the measurements.
+
+        Two calls to warm up, then `repeats` whose median counts, of each the slowest rank's time.
+        The stop button ends it early; so does its deadline; what was measured by then is returned.
+
+        Parameters
+        ----------
+        what : str or Schedule
+            "all_reduce", "reduce_scatter", "all_gather" or "broadcast" of torch.distributed, or a
+            schedule, which is played by messages between the ranks.
+        sizes : iterable of int
+            Bytes of float32, 4 to 2**31; default: 1 KiB to 4 MiB, each four times the one before.
+        repeats : int
+        timeout : float, optional
+            Seconds for all together; the default is the pool's.
+        """
+        seconds = self.timeout if timeout is None else deadline(timeout)
+        plan = Plan(what, sizes, repeats, self.ranks)
+        status = Status(self._title())
+
+        def run(note: str, jobs: list[Any], left: float) -> list[Any]:
+            status.note = note
+            return self._call(time_on_rank, [PerRank(jobs)], left, status)
+
+        with status:
+            points, why = sweep(plan, run, seconds)
+        if why:
+            print(f"{why}: {len(points)} of {len(plan.sizes)} sizes were measured")
+        return plan.result(self.backend, points)
 
     def close(self) -> None:
         """End the ranks; a closed pool runs nothing more. Closing twice does no harm.
@@ -243,7 +290,7 @@ class Pool:
 
     def _start(self, interrupts: Interrupts, status: Status) -> None:
         try:
-            self._group = self._processes(self.ranks)
+            self._group = self._processes(self.ranks, self._mbits)
         except OSError as error:
             raise RankError(f"the ranks could not be started: {error.strerror or error}") from None
         self._forgotten = weakref.finalize(self, _end_forgotten, self._group)
@@ -258,10 +305,11 @@ class Pool:
 
     def _plans(self) -> list[list[memoryview]]:
         assert self._group is not None
+        device = {"GLOO_SOCKET_IFNAME": namespaces.DEVICE} if self._mbits else {}
         shared = {
             "ranks": self.ranks,
             "backend": self.backend,
-            "environment": environment(),
+            "environment": environment() | device,
             "place": move(self._group),
         }
         return [[wire.header(rank=rank, **shared)] for rank in range(self.ranks)]
@@ -279,18 +327,3 @@ class Pool:
 def _end_forgotten(group: Group) -> None:
     with Interrupts(later=True):
         group.kill()
-
-
-def _shorten(interrupt: KeyboardInterrupt) -> None:
-    """Let IPython show one line instead of our own frames, which help no learner."""
-    said = "KeyboardInterrupt: stopped; the ranks were ended, and the next call starts new ones"
-    interrupt._render_traceback_ = lambda: [said]  # type: ignore[attr-defined]
-
-
-def _seconds(timeout: Any) -> float:
-    allowed = "timeout must be a positive number of seconds"
-    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
-        raise TypeError(f"{allowed}, got {timeout!r} ({type(timeout).__name__})")
-    if not 0 < float(timeout) < math.inf:
-        raise ValueError(f"{allowed}, got {timeout!r}")
-    return float(timeout)

@@ -27,7 +27,8 @@ class Spawned(Group):
     tick = 0.05
     slack = 10.0
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, mbits: Sequence[float] = ()) -> None:
+        assert not mbits, "a network of their own is for forked ranks: see `shaped.speeds`"
         self._processes: list[subprocess.Popen[bytes]] = []
         self._told: set[int] = set()
         super().__init__(ranks)

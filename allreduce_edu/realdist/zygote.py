@@ -7,6 +7,8 @@ keeper forks the ranks:
     kernel --control--> zygote --forks--> keeper --forks--> ranks
     kernel ---link----------------------> keeper
 
+A keeper may build a network of its own for its ranks: see `namespaces`.
+
 A group lives as long as the kernel holds its end of the link. When that closes, because the pool
 was closed or because the kernel died, however it died, the keeper kills the ranks with SIGKILL,
 which also ends one that holds the GIL in C, and whatever they have started. A rank whose keeper
@@ -30,7 +32,7 @@ import traceback
 import types
 from pathlib import Path
 from selectors import EVENT_READ, PollSelector
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Pair: TypeAlias = tuple[socket.socket, socket.socket]  # of a rank: its calls, its output
 _PATIENCE = 1.0  # seconds between two looks at the parent, and for strays to end by themselves
@@ -72,7 +74,7 @@ def preload() -> str:
     return ""
 
 
-def serve(control: socket.socket, request: dict[str, str], fds: list[int], problem: str) -> None:
+def serve(control: socket.socket, request: dict[str, Any], fds: list[int], problem: str) -> None:
     """Fork a keeper for the group whose link and rank sockets came with the request."""
     link, *ends = [socket.socket(fileno=fd) for fd in fds]
     try:
@@ -87,7 +89,7 @@ def serve(control: socket.socket, request: dict[str, str], fds: list[int], probl
         end.close()
 
 
-def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]) -> None:
+def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, Any]) -> None:
     """Start one group, report its deaths, end it when the kernel lets go. Never returns."""
     pids: dict[int, int] = {}
     folder = ""
@@ -96,12 +98,15 @@ def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]
         _tell(link, keeper=os.getpid(), folder=folder)
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # whatever ranks leave becomes a child of this process
         wake, write = _wake_on_death()
+        networks = _networks(request["mbits"])
         for rank in range(len(ends) // 2):
             mine = ends[2 * rank], ends[2 * rank + 1]
             others = [end for end in (link, wake, write, *ends) if end not in mine]
-            pids[_fork_rank(mine, others, folder)] = rank
+            pids[_fork_rank(mine, others, folder, networks.get(rank))] = rank
         for end in ends:
             end.close()
+        for each in networks.values():
+            os.close(each)
         _watch(link, wake, pids)
     except OSError as error:
         _tell(link, problem=error.strerror)
@@ -112,6 +117,15 @@ def keep(link: socket.socket, ends: list[socket.socket], request: dict[str, str]
         _end_strays()
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(0)
+
+
+def _networks(mbits: list[float]) -> dict[int, int]:
+    """Return a namespace for each rank, joined by links of these speeds; none for none."""
+    if not mbits:
+        return {}
+    from allreduce_edu.realdist import namespaces
+
+    return dict(enumerate(namespaces.build(mbits)))
 
 
 def _watch(link: socket.socket, wake: socket.socket, pids: dict[int, int]) -> None:
@@ -174,13 +188,13 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _fork_rank(mine: Pair, others: list[socket.socket], folder: str) -> int:
+def _fork_rank(mine: Pair, others: list[socket.socket], folder: str, network: int | None) -> int:
     keeper = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
-        from allreduce_edu.realdist import worker
+        from allreduce_edu.realdist import namespaces, worker
 
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -188,6 +202,8 @@ def _fork_rank(mine: Pair, others: list[socket.socket], folder: str) -> int:
         _die_with(keeper)
         for each in others:
             each.close()
+        if network is not None:
+            namespaces.enter(network)
         worker.main(*mine, folder)
     except BaseException:  # noqa: BLE001 - nothing of this process may run on in the keeper's code
         traceback.print_exc()
