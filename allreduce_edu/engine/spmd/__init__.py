@@ -6,6 +6,7 @@ at the moment in which nobody can go on, an endless loop at a deadline.
 
 import sys
 
+from allreduce_edu.engine.spmd.chance import Order, Orders, orders
 from allreduce_edu.engine.spmd.comm import ANY, Comm
 from allreduce_edu.engine.spmd.errors import (
     Deadlock,
@@ -30,8 +31,11 @@ __all__ = [
     "Interrupted",
     "Mismatch",
     "NotASchedule",
+    "Order",
+    "Orders",
     "ProgramError",
     "Run",
+    "orders",
     "run",
     "schedule",
     "spmd",

@@ -25,6 +25,7 @@ def schedule(
     *,
     collective: str = "all_reduce",
     root: int | None = None,
+    order: Sequence[int] | None = None,
 ) -> Schedule:
     """Return a program's messages as a schedule of `ranks` ranks.
 
@@ -42,6 +43,8 @@ def schedule(
         Its size is what counts: it is filled with small integers. Default: 4 elements a rank.
     collective, root
         What it claims to be.
+    order : sequence of int, optional
+        The seed of an order that `orders` has found.
 
     Raises
     ------
@@ -49,7 +52,7 @@ def schedule(
         For what is no sum of shares that stay in their places, or calls a collective.
     """
     shares = _integers(fn, ranks, x)
-    probe = ask(fn, shares)
+    probe = ask(fn, shares, order)
     atoms = _atoms(probe, probe.size)
     found = explained(probe, atoms, len(shares))
     rounds = [_round(found, k) for k in sorted({t.round for t in found})]

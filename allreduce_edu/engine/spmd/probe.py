@@ -48,15 +48,15 @@ def as_like(like: Any, numbers: Floats) -> Any:
     return torch.from_numpy(numbers)
 
 
-def ask(fn: Callable[..., Any], shares: Sequence[Any]) -> Probe:
+def ask(fn: Callable[..., Any], shares: Sequence[Any], order: Sequence[int] | None = None) -> Probe:
     """Find whose share is in each message and result, and from which place."""
-    base = _quiet(fn, shares)
+    base = _quiet(fn, shares, order)
     path, texts = _path(base), _texts(base)
     n, shape, size = len(shares), tuple(shares[0].shape), int(np.prod(shares[0].shape))
 
     def moved(step: Callable[[int], Floats]) -> list[Floats]:
         """Return how much every element moves when rank r's numbers move by step(r)."""
-        again = _quiet(fn, [s + as_like(s, step(r)) for r, s in enumerate(shares)])
+        again = _quiet(fn, [s + as_like(s, step(r)) for r, s in enumerate(shares)], order)
         if _path(again) != path:
             raise NotASchedule("the program takes another path when its numbers change")
         return [new - old for new, old in zip(_texts(again), texts, strict=True)]
@@ -77,8 +77,8 @@ def ask(fn: Callable[..., Any], shares: Sequence[Any]) -> Probe:
     return Probe(base, shown[:cut], shown[cut:], size)
 
 
-def _quiet(fn: Callable[..., Any], shares: Sequence[Any]) -> Run:
-    return run(fn, list(shares), show=False)
+def _quiet(fn: Callable[..., Any], shares: Sequence[Any], order: Sequence[int] | None) -> Run:
+    return run(fn, list(shares), show=False, order=order)
 
 
 def _texts(done: Run) -> list[Floats]:

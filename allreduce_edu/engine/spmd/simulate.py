@@ -75,6 +75,7 @@ def run(
     *,
     buffered: bool | int = False,
     strict: bool = True,
+    order: Sequence[int] | None = None,
     seconds: float = 10.0,
     wall: float = 60.0,
     messages: int = MESSAGES,
@@ -99,6 +100,8 @@ def run(
     strict : bool
         Raise for what goes wrong only sometimes: an array changed before ``wait``, a request
         that is never waited for.
+    order : sequence of int, optional
+        The seed of an order that `orders` has found; then nothing is printed, and not `strict`.
     seconds, wall : float
         Seconds of the processor, and of the clock, before the ranks are ended.
     messages : int
@@ -116,7 +119,11 @@ def run(
     shares = shares_of(fn, x, ranks)
     limits = Limits(seconds, wall, messages)
     world = SimulatedWorld(len(shares), buffered=buffered, most=messages, strict=strict)
-    called = fn if x is not None else lambda comm, _: fn(comm)
+    called = fn if x is not None else without_x(fn)
+    if order is not None:
+        from allreduce_edu.engine.spmd.chance import run_ordered
+
+        return run_ordered(called, shares, order)
     return run_in(world, called, shares, limits, show=show)
 
 
@@ -191,6 +198,11 @@ def _stop_button(presses: list[int]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def without_x(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of comm and nothing that calls ``fn(comm)``."""
+    return lambda comm, _: fn(comm)
 
 
 def shares_of(fn: Any, x: Any, ranks: int | None) -> list[Any]:

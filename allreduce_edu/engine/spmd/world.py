@@ -139,10 +139,16 @@ class SimulatedWorld:
 
     def _following(self, me: int) -> int:
         """Return the next rank in cyclic order that can go on; the caller's place if none can."""
-        for k in range(1, self.size + 1):
-            if self._can_go((me + k) % self.size):
-                return (me + k) % self.size
-        return self.size
+        while True:
+            for k in range(1, self.size + 1):
+                if self._can_go((me + k) % self.size):
+                    return (me + k) % self.size
+            if not self._settle():
+                return self.size
+
+    def _settle(self) -> bool:
+        """Decide something that was left open, when nobody can go on; return whether there was."""
+        return False
 
     def _pass_on(self, me: int) -> None:
         to = self._following(me)
@@ -199,26 +205,39 @@ class SimulatedWorld:
         if (recv := self._receiver_of(send)) is not None:
             self._match(send, recv)
         else:
-            self.sends[_way(send, send.rank)].append(send)
+            self._queue(self.sends, send, send.rank).append(send)
 
     def _receiver_of(self, send: Posted) -> Posted | None:
         """Take the receive that waits for this send, if there is one."""
-        for src in (send.rank, None):
-            if waiting := self.recvs.get(_way(send, src)):
-                return waiting.popleft()
-        return None
+        recv = self._next(self.recvs, send, send.rank)
+        return recv or self._next(self.recvs, send, None)
 
     def _receive(self, recv: Posted) -> None:
         if (send := self._sender_for(recv)) is not None:
             self._match(send, recv)
         else:
-            self.recvs[_way(recv, recv.peer)].append(recv)
+            self._queue(self.recvs, recv, recv.peer).append(recv)
 
     def _sender_for(self, recv: Posted) -> Posted | None:
+        """Take the send that this receive waits for, if there is one."""
         for src in range(self.size) if recv.peer is None else [recv.peer]:
-            if waiting := self.sends.get(_way(recv, src)):
-                return waiting.popleft()
+            if (send := self._next(self.sends, recv, src)) is not None:
+                return send
         return None
+
+    def _queue(
+        self, queues: dict[Way, deque[Posted]], request: Posted, src: int | None
+    ) -> deque[Posted]:
+        """Return who waits on the way that a request takes from `src`."""
+        dst = request.peer if request.side == "send" else request.rank
+        assert dst is not None
+        return queues[dst, src, request.group, request.tag]
+
+    def _next(
+        self, queues: dict[Way, deque[Posted]], request: Posted, src: int | None
+    ) -> Posted | None:
+        waiting = self._queue(queues, request, src)
+        return waiting.popleft() if waiting else None
 
     def _match(self, send: Posted, recv: Posted) -> None:
         """Hand over the data: gloo reads the buffer of an isend here, too."""
@@ -264,6 +283,8 @@ class SimulatedWorld:
         """Let the others go on, else ``while not q.is_completed()`` would never end."""
         self._check()
         self._note(Event("poll", request.rank))
+        if self._following(request.rank) == request.rank:
+            self._settle()
         self._let_others(request.rank)
         return request.done
 
@@ -319,12 +340,6 @@ class SimulatedWorld:
         number = len(self.groups) - 1
         ranks = [each.rank for each in together]
         return [Comm(self, r, members, number) if r in members else None for r in ranks]
-
-
-def _way(request: Posted, src: int | None) -> Way:
-    dst = request.peer if request.side == "send" else request.rank
-    assert dst is not None
-    return dst, src, request.group, request.tag
 
 
 def _within(argument: Any, members: Sequence[int]) -> Any:
