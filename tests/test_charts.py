@@ -278,6 +278,29 @@ def test_cells_are_as_dark_as_their_numbers():
     assert "–" in heat_map(values=[[math.nan] * 4] * 2).svg()
 
 
+def luminance(rgb):
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    high, low = sorted([luminance(one), luminance(other)], reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(text):
+    return np.array([int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+
+
+@pytest.mark.parametrize("theme", [paint.LIGHT, paint.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("depth", np.linspace(0, 1, 101))
+def test_numbers_can_be_read_on_cells_of_any_depth(theme, depth):
+    shown = heat_map(values=[[depth] * 4] * 2).svg()
+    ink = "#ffffff" if re.search(r'class="ar-digit"[^>]*><text', shown) else theme["deep"]
+    cell = depth * rgb(paint.RANKS[0]) + (1 - depth) * rgb(theme["paper"])
+    assert contrast(rgb(ink), cell) >= 4.5
+
+
 # --------------------------------------------------------------------------------- all charts
 
 
@@ -305,6 +328,8 @@ def test_a_chart_is_its_own_static_twin(chart):
     assert "prefers-color-scheme:dark" in text
     live = chart.svg(live=True)
     assert "<style" not in live
+    colours = re.findall(r"#[0-9a-f]{6}", re.sub("<defs.*?</defs>", "", live))
+    assert colours == []
     assert ET.fromstring(live).get("aria-label") == chart.alt
 
 

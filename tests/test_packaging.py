@@ -112,10 +112,11 @@ def loaded_by(statement: str) -> set[str]:
         ("from allreduce_edu import ring, run", {"torch", "matplotlib", "anywidget", "IPython"}),
         ("from allreduce_edu import Pool", {"torch", "matplotlib", "anywidget"}),
         ("from allreduce_edu import Player, Predict", {"torch", "matplotlib"}),
+        ("from allreduce_edu.show.divergence import diverging", {"torch", "matplotlib"}),
     ],
 )
 def test_what_an_import_does_not_pull_in(statement: str, not_loaded: set[str]) -> None:
-    if re.search(r"Player|ring", statement):
+    if re.search(r"Player|ring|show", statement):
         pytest.importorskip("anywidget")
     assert not loaded_by(statement) & not_loaded
 

@@ -19,6 +19,7 @@ RANKS = (
     "#676f7a",
 )
 LIGHT = {
+    "deep": "#000000",
     "ink": "#1f2328",
     "soft": "#57606a",
     "line": "#d0d7de",
@@ -31,6 +32,7 @@ LIGHT = {
     "focus": "#0969da",
 }
 DARK = {
+    "deep": "#ffffff",
     "ink": "#e6e8eb",
     "soft": "#a3abb5",
     "line": "#454c55",
@@ -83,6 +85,7 @@ _LOOK: dict[str, dict[str, str]] = {
 }
 # What charts have besides.
 _CHART: dict[str, dict[str, str]] = {
+    "number": {"fill": "$deep", "font-family": MONO, "font-weight": "600"},
     "grid": {"fill": "none", "stroke": "$line", "stroke-width": "1"},
     "axis": {"fill": "none", "stroke": "$edge", "stroke-width": "1"},
     "guide": {"fill": "none", "stroke": "$soft", "stroke-width": "1.2", "stroke-dasharray": "3 3"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -12,6 +13,10 @@ from allreduce_edu.show.charts import BarChart, Chart, HeatMap, LineChart
 from allreduce_edu.show.draw import Keys, clip, say, tag
 from allreduce_edu.show.lineplot import CHAR, PAD, SOFT, TEXT, lines
 from allreduce_edu.show.paint import SANS, dark_style
+
+_WHITE = 0.93  # from this depth on white is easier to read on a cell than black, in the light theme
+_PAINT = "fill|stroke|stroke-width|stroke-dasharray|stroke-linejoin|paint-order|font-family"
+_PAINTED = re.compile(rf'(class="ar-[\w-]+")(?: (?:{_PAINT}|font-weight)="[^"]*")+')
 
 
 def draw(chart: Chart, *, live: bool = False) -> str:
@@ -23,7 +28,8 @@ def draw(chart: Chart, *, live: bool = False) -> str:
     }
     ident = "ac" + hashlib.sha256(f"{chart.alt}{chart.title}".encode()).hexdigest()[:8]
     body, width, height = makers[type(chart)](chart, ident)
-    return _document(chart, body, ident, (width, height), live=live)
+    text = _document(chart, body, ident, (width, height), live=live)
+    return _PAINTED.sub(r"\1", text) if live else text
 
 
 def _document(chart: Chart, body: str, ident: str, size: tuple[float, float], *, live: bool) -> str:
@@ -124,7 +130,7 @@ def _heat(chart: HeatMap, _ident: str) -> tuple[str, float, float]:
     bottom = top + high * len(chart.rows)
     cells: list[str] = []
     back: list[str] = []
-    numbers: dict[str, list[str]] = {"digit": [], "value": []}
+    numbers: dict[str, list[str]] = {"digit": [], "number": []}
     for r, values in enumerate(chart.values):
         y = top + r * high
         for c, value in enumerate(values):
@@ -135,7 +141,7 @@ def _heat(chart: HeatMap, _ident: str) -> tuple[str, float, float]:
                 cells.append(tag("rect", **place, opacity=depth))
             else:
                 back.append(tag("rect", **place))
-            look = "digit" if depth > 0.55 else "value"
+            look = "digit" if depth > _WHITE else "number"
             numbers[look].append(say(round(x + wide / 2, 1), y + 18, chart.written(value)))
     names = [
         say(round(left + (c + 0.5) * wide, 1), top - 7, name, text_anchor="middle")

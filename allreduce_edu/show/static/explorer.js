@@ -32,18 +32,18 @@ function table({ head, rows }) {
 
 /** Make one control: a label, an input, and how to set it; `moved` gets the new position. */
 function control({ label, kind, options }, moved) {
-  const name = make("span", { class: "label" }, label);
+  const name = make("span", { class: "label" }, label), keys = { "aria-label": label, ...KEYS };
   if (kind === "choice") {
-    const input = make("select", KEYS, ...options.map((text, i) => make("option", { value: i }, text)));
+    const input = make("select", keys, ...options.map((text, i) => make("option", { value: i }, text)));
     input.addEventListener("change", () => moved(Number(input.value)));
     return { node: make("label", {}, name, input), set: (i) => (input.value = i) };
   }
   if (kind === "switch") {
-    const input = make("input", { type: "checkbox", ...KEYS });
+    const input = make("input", { type: "checkbox", ...keys });
     input.addEventListener("change", () => moved(Number(input.checked)));
     return { node: make("label", { class: "switch" }, input, name), set: (i) => (input.checked = i === 1) };
   }
-  const input = make("input", { type: "range", min: 0, max: options.length - 1, step: 1, ...KEYS });
+  const input = make("input", { type: "range", min: 0, max: options.length - 1, step: 1, ...keys });
   const value = make("span", { class: "value" }); // no <output>: the label would be its
   const say = (i) => {
     value.textContent = options[i];
