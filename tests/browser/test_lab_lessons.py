@@ -1,4 +1,4 @@
-"""Notebooks 00, 01 and 03 as a learner uses them: step by keyboard, choose, solve an exercise."""
+"""Notebooks 00, 01, 03 and 05 as learners use them: by keyboard, choosing, solving exercises."""
 
 from __future__ import annotations
 
@@ -42,6 +42,21 @@ OWN_FIRST = """def synchronise(grads):
 
 synchronises(synchronise)
 """
+SUM = """def a_sum(model):
+    def hook(p):
+        dist.all_reduce(p.grad)
+
+    for p in model.parameters():
+        dist.broadcast(p.data, 0)
+        p.register_post_accumulate_grad_hook(hook)
+
+
+own_ddp.own_ddp(a_sum)
+"""
+SOLVED = """from allreduce_edu.lessons.solutions import my_ddp
+
+own_ddp.own_ddp(my_ddp)
+"""
 
 
 def test_00_steps_by_keyboard_takes_choices_and_plays_without_the_kernel(open_notebook):
@@ -69,6 +84,14 @@ def test_01_moves_its_controls_by_keyboard_and_tells_bits_apart(open_notebook, t
     rows_fill_and_controls_open(notebook, explorer)
     stops_or_ends(explorer)
     tells_bits_apart(notebook)
+
+
+def test_05_answers_a_question_looks_inside_a_backward_and_judges_a_ddp(open_notebook):
+    notebook = open_notebook("notebooks/05_run_ddp_for_real.ipynb")
+    notebook.run_all(240)
+    answers_a_question(notebook)
+    shows_pictures_with_words(notebook)
+    judges_a_ddp(notebook)
 
 
 def said(widget):
@@ -127,9 +150,7 @@ def shows_where_it_goes_wrong(notebook):
 def judges_a_ring(notebook):
     exercise = notebook.page.locator(".jp-CodeCell", has_text="def my_ring(n)")
     expect(exercise).to_contain_text("Not yet: With 4 ranks: fill in `send`")
-    notebook.page.evaluate(WRITE, ["def my_ring", RING])
-    exercise.locator(".cm-content").click()
-    notebook.page.keyboard.press("Control+Enter")
+    solve(notebook, exercise, "def my_ring", RING)
     expect(exercise).to_contain_text("Right: every share once and in its place", timeout=20_000)
 
 
@@ -166,7 +187,41 @@ def stops_or_ends(explorer):
 def tells_bits_apart(notebook):
     exercise = notebook.page.locator(".jp-CodeCell", has_text="def synchronise(grads)")
     expect(exercise).to_contain_text("Not yet: with 4 ranks: synchronise returned Ellipsis")
-    notebook.page.evaluate(WRITE, ["def synchronise", OWN_FIRST])
+    solve(notebook, exercise, "def synchronise", OWN_FIRST)
+    expect(exercise).to_contain_text("Let all ranks add in one order", timeout=20_000)
+
+
+def solve(notebook, exercise, holds, source):
+    """Write into the cell that holds a text, and run it as a learner does."""
+    notebook.page.evaluate(WRITE, [holds, source])
     exercise.locator(".cm-content").click()
     notebook.page.keyboard.press("Control+Enter")
-    expect(exercise).to_contain_text("Let all ranks add in one order", timeout=20_000)
+
+
+def answers_a_question(notebook):
+    page = notebook.page
+    card = page.locator(".jp-CodeCell", has_text="questions.DOUBLE_DIVISION")
+    card.get_by_text("a quarter; both curves show it").click()
+    card.get_by_role("button", name="Lock in").click()
+    expect(card).to_contain_text("The factor is right. But AdamW divides each gradient")
+    expect(page.locator(".jp-CodeCell", has_text="guesses()").last).to_contain_text(
+        "a quarter; both curves"
+    )
+
+
+def shows_pictures_with_words(notebook):
+    for words in ("One backward() under DDP: 4 ranks, 2 buckets", "One backward to scale, 4 ranks"):
+        picture = notebook.page.locator(f'img[alt^="{words}"]')
+        picture.scroll_into_view_if_needed()
+        assert picture.evaluate("(img) => img.complete && img.naturalWidth") > 600
+    backward = notebook.page.locator('img[alt^="One backward() under DDP"]').get_attribute("alt")
+    assert backward.count("backward() returns, holding K") == 4, backward
+
+
+def judges_a_ddp(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="own_ddp.own_ddp(")
+    expect(exercise).to_contain_text("(a) Not yet: with 4 ranks nothing is sent in `backward()`")
+    solve(notebook, exercise, "def my_ddp", SUM)
+    expect(exercise).to_contain_text("it is the sum. DDP's is the mean", timeout=90_000)
+    solve(notebook, exercise, "def a_sum", SOLVED)
+    expect(exercise).to_contain_text("✓ (b) Right: every bit of torch's DDP on 2", timeout=90_000)
