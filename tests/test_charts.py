@@ -328,7 +328,7 @@ def test_a_chart_is_its_own_static_twin(chart):
     assert "prefers-color-scheme:dark" in text
     live = chart.svg(live=True)
     assert "<style" not in live
-    colours = re.findall(r"#[0-9a-f]{6}", re.sub("<defs.*?</defs>", "", live))
+    colours = re.findall(r'"#[0-9a-f]{6}"', re.sub("<defs.*?</defs>", "", live))
     assert colours == []
     assert ET.fromstring(live).get("aria-label") == chart.alt
 
