@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
+from allreduce_edu.engine.precision import Rounding
 from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
 
 _VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
@@ -26,7 +27,16 @@ class OverflowWarning(RuntimeWarning):
     """An integer result did not fit its dtype and wrapped around."""
 
 
-def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
+def run(
+    schedule: Schedule,
+    x: Any,
+    op: str = "sum",
+    *,
+    wire: Any = None,
+    accumulate: Any = None,
+    round_owner: bool = False,
+    saturate: bool = False,
+) -> Any:
     """Play `schedule` on `x` and return what every rank holds at the end.
 
     The caller's arrays never change, and no gradient flows through. Places that the collective
@@ -41,6 +51,15 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
         Ranks that only serve have none.
     op : "sum", "avg", "max", "min" or "prod"
         avg is the sum divided once by the number of shares, and needs a floating-point dtype.
+    wire, accumulate : a name in ``precision.FORMATS`` or a dtype, optional
+        What numbers are rounded to when they are sent (copies included), and the dtype in which
+        partial results are kept; x's own, or the accumulator's, if not given. The result is
+        rounded to x's dtype at the end.
+    round_owner : bool
+        True: who sends a number keeps it rounded too. With a wire narrower than the accumulator
+        replicas *disagree* without it.
+    saturate : bool
+        As for ``precision.rounded``.
 
     Returns
     -------
@@ -57,6 +76,11 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
         Once, if an integer sum or product wraps around.
     """
     shares = as_call(schedule, x, op)
+    rounding = Rounding.of(
+        shares[0].dtype, wire, accumulate, round_owner=round_owner, saturate=saturate
+    )
+    if rounding:
+        return _unloaded(*_run_rounded(schedule, shares, op, rounding), x, shares)
     buf, bounds = load(schedule, shares)
     exact = _exact(buf, op)
     for _ in _steps(schedule, buf, op):
@@ -66,6 +90,29 @@ def run(schedule: Schedule, x: Any, op: str = "sum") -> Any:
     if op == "avg":
         buf /= schedule.workers
     return _unloaded(buf, bounds, x, shares)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _run_rounded(
+    schedule: Schedule, shares: Sequence[Any], op: str, rounding: Rounding
+) -> tuple[Any, Ints]:
+    """Play in float32 or float64, rounding after every step; return (buffer, bounds) as `load`."""
+    buf, bounds = load(schedule, [_as_numpy(each).astype(rounding.storage) for each in shares])
+    buf = rounding.kept(buf)
+    for _ in _steps(schedule, buf, op, rounding):
+        pass
+    if op == "avg":
+        buf = rounding.kept(buf / schedule.workers)
+    like = shares[0]
+    return (_torch().from_numpy(buf).to(like) if is_torch(like) else buf.astype(like.dtype)), bounds
+
+
+def _as_numpy(share: Any) -> Any:
+    """Return a tensor as float32 or float64 numpy, whatever its own dtype."""
+    if not is_torch(share):
+        return share
+    wide = share.double() if share.dtype == _torch().float64 else share.float()
+    return wide.cpu().numpy()
 
 
 def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
@@ -78,11 +125,14 @@ def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:
     return shares
 
 
-def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round, Any]]:
+def steps(
+    schedule: Schedule, buf: Any, op: str = "sum", rounding: Rounding | None = None
+) -> Iterator[tuple[Round, Any]]:
     """Play `schedule` in place on ``buf[rank, chunk, ...]``; yield (round, buf) after each round.
 
     What is yielded is the live buffer: copy what you want to keep. avg adds only. The schedule is
-    taken as it is; ``schedule.check()`` finds what cannot be played.
+    taken as it is; ``schedule.check()`` finds what cannot be played. With a `rounding` the buffer
+    is numpy's, in ``rounding.storage``.
     """
     if tuple(buf.shape[:2]) != (schedule_of(schedule).ranks, schedule.chunks):
         raise ValueError(
@@ -90,16 +140,45 @@ def steps(schedule: Schedule, buf: Any, op: str = "sum") -> Iterator[tuple[Round
             f"one cell per rank and chunk, got {tuple(buf.shape)}"
         )
     check_op(op, buf.dtype)
+    if rounding and buf.dtype != rounding.storage:
+        raise TypeError(f"buf must be {rounding.storage} for {rounding}, got {buf.dtype}")
     expandable(schedule, _INSTEAD)
-    return _steps(schedule, buf, op)
+    return _steps(schedule, buf, op, rounding)
 
 
-def _steps(schedule: Schedule, buf: Any, op: str) -> Iterator[tuple[Round, Any]]:
+def _steps(
+    schedule: Schedule, buf: Any, op: str, rounding: Rounding | None = None
+) -> Iterator[tuple[Round, Any]]:
     combine = combiner(op, buf)
     cells = buf[:, :, None] if buf.ndim == 2 else buf
     for r in schedule.spans():
-        _play(cells, r, combine)
+        if rounding:
+            _play_rounded(cells, r.expanded(), combine, rounding)
+        else:
+            _play(cells, r, combine)
         yield r.expanded(), buf
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _play_rounded(buf: Any, r: Round, combine: Any, rounding: Rounding) -> None:
+    """Play one round, rounding what crosses a wire and what is kept."""
+    cells, which = np.unique(r.src * buf.shape[1] + r.chunk, return_inverse=True)
+    where, crosses = np.divmod(cells, buf.shape[1]), r.src != r.dst
+    for part in _slabs(buf, len(cells)):
+        own = part[where]
+        wire = rounding.sent(own)
+        if rounding.round_owner:
+            part[where] = own = wire
+
+        def sent(i: Any, own: Any = own, wire: Any = wire) -> Any:
+            if crosses.all():
+                return wire[which[i]]
+            flags = crosses[i].reshape(-1, *[1] * (own.ndim - 1))
+            return np.where(flags, wire[which[i]], own[which[i]])
+
+        _in_layers(
+            part, r, sent, lambda held, came: rounding.kept(combine(held, came)), rounding.kept
+        )
 
 
 @np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
@@ -151,7 +230,7 @@ def load(schedule: Schedule, shares: Sequence[Any]) -> tuple[Any, Ints]:
         if longest * schedule.chunks == elements:
             buf[rank] = share.reshape(schedule.chunks, longest)
             continue
-        for chunk, (start, stop) in enumerate(pairwise(bounds)):
+        for chunk, (start, stop) in enumerate(pairwise(bounds.tolist())):
             buf[rank, chunk, : stop - start] = share[start:stop]
     return buf, bounds
 
@@ -173,7 +252,7 @@ def _joined(row: Any, bounds: Ints, like: Any) -> Any:
         if isinstance(row, np.ndarray)
         else row.new_empty(int(bounds[-1]))
     )
-    for chunk, (start, stop) in enumerate(pairwise(bounds)):
+    for chunk, (start, stop) in enumerate(pairwise(bounds.tolist())):
         flat[start:stop] = row[chunk, : stop - start]
     return flat.reshape(like.shape)
 
@@ -191,7 +270,13 @@ def _one_by_one(buf: Any, r: Round, combine: Any, sent: Iterable[Any] | None = N
             held[...] = arriving
 
 
-def _in_layers(buf: Any, r: Round, sent: Callable[[Any], Any], combine: Any) -> None:
+def _in_layers(
+    buf: Any,
+    r: Round,
+    sent: Callable[[Any], Any],
+    combine: Any,
+    copied: Callable[[Any], Any] = lambda came: came,
+) -> None:
     """Make a few calls per round, for small chunks; `sent(at)` is what came by transfers `at`."""
     for at in _layers(r.dst * buf.shape[1] + r.chunk):
         adds = r.reduce[at]
@@ -199,7 +284,7 @@ def _in_layers(buf: Any, r: Round, sent: Callable[[Any], Any], combine: Any) -> 
             if those.size:
                 where = r.dst[those], r.chunk[those]
                 came = sent(those)
-                buf[where] = combine(buf[where], came) if adding else came
+                buf[where] = combine(buf[where], came) if adding else copied(came)
 
 
 def _layers(cell: Ints) -> list[Ints]:
