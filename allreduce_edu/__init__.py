@@ -61,6 +61,7 @@ _HOME = {
     "show.backward": ("Backward",),
     "show.trace": ("Trace",),
     "show.player": ("Player",),
+    "show.waits": ("Waits",),
     "show.predict": ("Predict", "guesses"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

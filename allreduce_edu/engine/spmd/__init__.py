@@ -19,7 +19,7 @@ from allreduce_edu.engine.spmd.errors import (
 )
 from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.lift import schedule
-from allreduce_edu.engine.spmd.simulate import Run, run
+from allreduce_edu.engine.spmd.simulate import Run, hang, run
 
 __all__ = [
     "ANY",
@@ -35,6 +35,7 @@ __all__ = [
     "Orders",
     "ProgramError",
     "Run",
+    "hang",
     "orders",
     "run",
     "schedule",

@@ -15,6 +15,7 @@ from allreduce_edu.engine.dtypes import is_torch
 from allreduce_edu.engine.spmd import errors, trace
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits
+from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.printing import Printing
 from allreduce_edu.engine.spmd.world import Event, Outcome, SimulatedWorld
 
@@ -125,6 +126,15 @@ def run(
 
         return run_ordered(called, shares, order)
     return run_in(world, called, shares, limits, show=show)
+
+
+def hang(fn: Callable[..., Any], x: Any = None, ranks: int | None = None) -> Hang:
+    """Run a program that hangs and return why; ValueError if it comes to its end."""
+    try:
+        run(fn, x, ranks, show=False)
+    except errors.Deadlock as deadlock:
+        return deadlock.hang
+    raise ValueError("the program comes to its end: nobody waits")
 
 
 def run_in(
