@@ -69,7 +69,7 @@ def test_right_ways_to_synchronise_pass(fn):
 @pytest.mark.parametrize(
     ("fn", "sentence"),
     [
-        (starter, "with 4 ranks: synchronise returned Ellipsis; return a list with one array"),
+        (starter, "with 4 ranks: replace the dots with a list: one array for each rank"),
         (in_place, "with 4 ranks: synchronise returned None"),
         (own_share_first, r"ranks 0 and 1 differ in parameter"),
         (own_share_first, "right up to rounding, in an order that differs from rank to rank"),
@@ -150,7 +150,8 @@ def test_right_ways_to_combine_pass(fn):
 @pytest.mark.parametrize(
     ("fn", "sentence"),
     [
-        (lambda gradient, shards: ..., "for 8, 4, 4 and 1 images: combine returned Ellipsis"),
+        (lambda gradient, shards: None, "for 8, 4, 4 and 1 images: combine returned None"),
+        (lambda gradient, shards: ..., "return one array of shape (2410,), got Ellipsis"),
         (plain_mean, "the mean of the ranks' means: the last image alone weighs as much as all"),
         (divided_again, "it is 1/4 of the right one: weights that add up to 1 need no second"),
         (one_image_each, "only 4 of 17 images were used"),

@@ -62,8 +62,10 @@ def _training(synchronise: Synchronise, ranks: int) -> str | None:
 
 def _form(given: Any, grads: Array) -> str | None:
     """Say what is wrong with the form of what the function returned."""
-    if given is ... or given is None:
-        return f"synchronise returned {given!r}; return a list with one array for each rank"
+    if given is ...:
+        return "replace the dots with a list: one array for each rank"
+    if given is None:
+        return "synchronise returned None; return a list with one array for each rank"
     if not isinstance(given, (list, tuple, np.ndarray)) or len(given) != len(grads):
         what = f"{len(given)} arrays" if isinstance(given, (list, tuple)) else type(given).__name__
         return f"return a list with one array for each rank ({len(grads)}), got {what}"
@@ -171,8 +173,8 @@ def _combined(combine: Combine, images: Sequence[int]) -> str | None:
     where = {row.tobytes(): r for r, (x, _) in enumerate(shards) for row in x}
     gradient = _Counted(weights, where)
     given = combine(gradient, shards)
-    if isinstance(given, type(...)) or given is None:
-        return f"combine returned {given!r}; return one array, the gradient of all images"
+    if given is None:
+        return "combine returned None; return one array, the gradient of all images"
     if getattr(given, "shape", None) != weights.shape:
         return f"return one array of shape {weights.shape}, got {getattr(given, 'shape', given)}"
     if gradient.mixed:

@@ -71,6 +71,13 @@ def test_dragging_never_queues_up(few):
     assert len(few.evaluate(SAVED)) == 2
 
 
+def test_a_kernel_that_does_not_answer_is_told(few):
+    few.get_by_role("slider", name="Ranks").press("ArrowRight")
+    expect(few.locator(".waiting[role=status]")).to_have_text("Asking the kernel …")
+    hear(few, heard=1)
+    expect(few.locator(".waiting")).to_be_empty()
+
+
 def test_with_many_controls_one_is_open_and_a_button_opens_the_rest(many):
     expect(many.get_by_label("Kind of network")).to_be_hidden()
     expect(many.locator(".rest")).to_have_text("Kind of network: star · Double: off · More: off")
@@ -82,12 +89,12 @@ def test_with_many_controls_one_is_open_and_a_button_opens_the_rest(many):
 
 def test_picture_words_and_table_are_what_the_kernel_says(few):
     expect(few.get_by_role("img", name="star. ranks. n: 4.")).to_be_visible()
-    expect(few.get_by_role("status")).to_have_text("star of 4")
+    expect(few.locator(".words")).to_have_text("star of 4")
     other = Explorer("Bytes", draw, *CONTROLS)
     other.turn(n=7, kind="ring")
     hear(few, view=other.view, at=other.at)
     expect(few.get_by_role("img", name="ring. ranks. n: 7.")).to_be_visible()
-    expect(few.get_by_role("status")).to_have_text("ring of 7")
+    expect(few.locator(".words[role=status]")).to_have_text("ring of 7")
     expect(few.get_by_role("row", name="n 7").get_by_role("rowheader")).to_have_text("n")
     expect(few.get_by_label("Kind of network")).to_have_value("1")
     expect(few.locator(".value")).to_have_text("7")

@@ -186,7 +186,7 @@ def stops_or_ends(explorer):
 
 def tells_bits_apart(notebook):
     exercise = notebook.page.locator(".jp-CodeCell", has_text="def synchronise(grads)")
-    expect(exercise).to_contain_text("Not yet: with 4 ranks: synchronise returned Ellipsis")
+    expect(exercise).to_contain_text("Not yet: with 4 ranks: replace the dots with a list")
     solve(notebook, exercise, "def synchronise", OWN_FIRST)
     expect(exercise).to_contain_text("Let all ranks add in one order", timeout=20_000)
 

@@ -1,6 +1,8 @@
 // Named controls above pictures. Python draws and decides (show/explorers.py): positions go there
 // as numbers, SVG text, words and a table come back. No parsing of HTML, no algorithm.
 
+const PATIENCE = 600; // milliseconds after which it says that the kernel has not answered
+
 // JupyterLab takes keys from anything focused in an output that does not carry this attribute.
 const KEYS = { "data-lm-suppress-shortcuts": "true" };
 
@@ -58,6 +60,7 @@ function control({ label, kind, options }, moved) {
 }
 
 function render({ model, el }) {
+  let timer;
   let wanted = null; // the newest wish, as long as an earlier one is being answered
   const controls = model.get("controls").map((each, i) => control(each, (position) => move(i, position)));
   const row = make("div", { class: "controls" }, ...controls.map(({ node }) => node));
@@ -66,13 +69,14 @@ function render({ model, el }) {
   const bar = make("progress", { max: 1, "aria-label": "Progress" });
   const stop = button("quiet", "Stop", halt);
   const work = make("div", { class: "work" }, make("span", {}, "Working"), bar, stop);
+  const waiting = make("p", { class: "waiting", role: "status" });
   const problem = make("p", { class: "problem", role: "alert" });
   const pictures = make("div", { class: "pictures" });
   const words = make("p", { class: "words", role: "status" });
   const rows = make("div", { class: "rows" });
   const root = make("section", { class: "ar-explorer", "aria-label": model.get("title") });
   const lead = make("div", { class: "lead" }, row, make("div", { class: "closed" }, all, rest));
-  root.append(make("strong", { class: "title" }, model.get("title")), lead, work, problem, pictures, words, rows);
+  root.append(make("strong", { class: "title" }, model.get("title")), lead, waiting, work, problem, pictures, words, rows);
 
   function move(i, position) {
     const at = [...(wanted ?? model.get("at"))];
@@ -87,7 +91,14 @@ function render({ model, el }) {
     model.set("at", wanted);
     model.set("asked", model.get("asked") + 1);
     wanted = null;
+    timer = setTimeout(() => (waiting.textContent = "Asking the kernel …"), PATIENCE);
     model.save_changes();
+  }
+
+  function heard() {
+    clearTimeout(timer);
+    waiting.textContent = "";
+    ask();
   }
 
   function open() {
@@ -127,7 +138,7 @@ function render({ model, el }) {
   }
 
   const acts = {
-    "change:view": draw, "change:at": place, "change:opened": place, "change:heard": ask,
+    "change:view": draw, "change:at": place, "change:opened": place, "change:heard": heard,
     "change:progress": tell, "change:problem": tell,
   };
   for (const [event, act] of Object.entries(acts)) model.on(event, act);
@@ -136,6 +147,7 @@ function render({ model, el }) {
   draw();
   tell();
   return () => {
+    clearTimeout(timer);
     for (const [event, act] of Object.entries(acts)) model.off(event, act);
   };
 }
