@@ -6,6 +6,7 @@ at the moment in which nobody can go on, an endless loop at a deadline.
 
 import sys
 
+from allreduce_edu.engine.spmd import tools
 from allreduce_edu.engine.spmd.chance import Order, Orders, orders
 from allreduce_edu.engine.spmd.comm import ANY, Comm
 from allreduce_edu.engine.spmd.errors import (
@@ -40,6 +41,7 @@ __all__ = [
     "run",
     "schedule",
     "spmd",
+    "tools",
 ]
 
 spmd = sys.modules[__name__]  # for ``from allreduce_edu import spmd``

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import types
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from allreduce_edu.engine.spmd.hang import (
@@ -54,7 +54,19 @@ class Deadlock(ProgramError):  # noqa: N818 - the field's word, like the three b
 
 
 class Mismatch(ProgramError):  # noqa: N818
-    """Two sides of one message, or the parts of one collective, do not fit together."""
+    """Two sides of one message, or the parts of one collective, do not fit together.
+
+    Attributes
+    ----------
+    parts : dict
+        rank -> `Part`, if it is a collective.
+    """
+
+    def __init__(
+        self, text: str, states: Sequence[State] = (), parts: Mapping[int, Part] | None = None
+    ) -> None:
+        super().__init__(text, states)
+        self.parts = dict(parts or {})
 
 
 class Hazard(ProgramError):  # noqa: N818
@@ -90,7 +102,8 @@ def throw(world: SimulatedWorld, outcome: Outcome, left: Sequence[int], limits: 
     if outcome.kind == "deadlock":
         raise Deadlock(Hang(states))
     if outcome.kind == "mismatch":
-        raise Mismatch(_mismatch(outcome.requests), states)
+        parts = {q.rank: _part(q) for q in outcome.requests if q.side == "all"}
+        raise Mismatch(_mismatch(outcome.requests), states, parts)
     if outcome.kind in ("changed before wait", "never waited for"):
         raise Hazard(_hazard(outcome), states)
     if outcome.kind == "raised":
