@@ -7,8 +7,11 @@ import pytest
 import spmd_programs as programs
 
 from allreduce_edu import (
+    Link,
+    Links,
     binomial_tree,
     contributions,
+    cost,
     explain,
     frames,
     halving_doubling,
@@ -263,7 +266,7 @@ def test_bytes_and_clocks_of_programs_against_closed_forms(n):
 
     def measured(fn):
         done = spmd.run(fn, x)
-        return done.sent_bytes().max(), done.busiest_port(), done.clocks(alpha, beta).max()
+        return done.sent_bytes().max(), done.busiest_port(), done.clocks(Link(alpha, beta)).max()
 
     wire, rounds = 2 * (n - 1) * size // n, 2 * (n - 1)
     for fn, factor in ((programs.ring, 1), (programs.ring_with_requests, 1)):
@@ -288,8 +291,8 @@ def test_a_straggler_delays_who_waits_for_it():
         programs.ring(comm, x)
 
     x = np.zeros((4, 8))
-    late = spmd.run(program, x).clocks(0.5, 0)
-    assert late.max() == pytest.approx(spmd.run(programs.ring, x).clocks(0.5, 0).max() + 3)
+    late = spmd.run(program, x).clocks(Link(0.5, 0))
+    assert late.max() == pytest.approx(spmd.run(programs.ring, x).clocks(Link(0.5, 0)).max() + 3)
 
 
 def test_a_buffered_send_costs_its_sender_no_time():
@@ -301,5 +304,20 @@ def test_a_buffered_send_costs_its_sender_no_time():
             comm.recv(0)
 
     x = np.zeros((2, 8))
-    assert spmd.run(program, x).clocks(1.0, 0).tolist() == [3.0, 3.0]
-    assert spmd.run(program, x, buffered=True).clocks(1.0, 0).tolist() == [0.0, 2.0]
+    assert spmd.run(program, x).clocks(Link(1.0, 0)).tolist() == [3.0, 3.0]
+    assert spmd.run(program, x, buffered=True).clocks(Link(1.0, 0)).tolist() == [0.0, 2.0]
+
+
+def test_clocks_of_a_ring_are_those_of_the_schedule_on_any_network():
+    x = np.zeros((8, 80))
+    done, made = spmd.run(programs.ring, x), spmd.schedule(programs.ring, 8)
+    networks = [
+        Links.uniform(8, "100 GbE"),
+        Links.uniform(8, "NVLink 4").with_slow(rank=3, factor=9),
+    ]
+    networks.append(Links.two_tier(2, 4, "NVLink 4", "InfiniBand NDR"))
+    for links in networks:
+        assert done.clocks(links) == pytest.approx(cost.clocks(made, made.cut(80, 8) * 8, links))
+    assert done.clocks("100 GbE").tolist() == done.clocks(networks[0]).tolist()
+    with pytest.raises(ValueError, match=r"links must be for 8 ranks, got Links\(4 ranks"):
+        done.clocks(Links.uniform(4, "100 GbE"))

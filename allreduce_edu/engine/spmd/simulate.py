@@ -12,6 +12,7 @@ import numpy as np
 
 from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.dtypes import is_torch
+from allreduce_edu.engine.links import Link, Links
 from allreduce_edu.engine.spmd import errors, trace
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits
@@ -56,17 +57,21 @@ class Run(trace.Counted):
         """Return bytes[src, dst]."""
         return trace.traffic(self.trace, self.ranks)
 
-    def clocks(self, alpha: float, beta: float) -> trace.Clocks:
-        """Return when each rank ends, array[ranks], in seconds.
+    def clocks(self, links: Links | Link | str) -> trace.Clocks:
+        """Return when each rank ends, array[ranks], in modelled seconds.
 
-        A message of b bytes takes ``alpha + beta * b`` from when both sides are there; a rank
-        sends one at a time and receives one at a time. ``comm.work`` adds to it.
+        As in `cost.clocks`, but in the order of the program: a rank sends one message at a time
+        and receives one at a time, and ``comm.work`` takes its time. A link stands for a network
+        of such links.
         """
+        network = links if isinstance(links, Links) else Links.uniform(self.ranks, links)
+        if network.ranks != self.ranks:
+            raise ValueError(f"links must be for {self.ranks} ranks, got {network!r}")
 
         def early(size: int) -> bool:
             return self.buffered is True or (self.buffered is not False and size <= self.buffered)
 
-        return trace.clocks(self.trace, self.ranks, alpha, beta, early)
+        return trace.clocks(self.trace, network, early)
 
 
 def run(

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from allreduce_edu.engine.links import Links
     from allreduce_edu.engine.spmd.world import Event, Posted
 
 Bytes = npt.NDArray[np.int64]
@@ -51,24 +52,28 @@ def traffic(trace: Sequence[Event], ranks: int) -> Bytes:
     return total
 
 
-def clocks(
-    trace: Sequence[Event], ranks: int, alpha: float, beta: float, early: Callable[[int], bool]
-) -> Clocks:
-    """Return the time at which each rank ends, array[ranks], in seconds.
+def clocks(trace: Sequence[Event], links: Links, early: Callable[[int], bool]) -> Clocks:
+    """Return the modelled seconds at which each rank ends, array[ranks].
 
-    A message of b bytes takes ``alpha + beta * b`` from the moment in which both sides are there
-    and the ports are free: a rank sends one message at a time and receives one at a time. A send
-    of b bytes with ``early(b)`` does not wait for its receive. Collectives are meetings that
-    take no time of their own.
+    A message begins when both sides are there and the ports are free: a rank sends one at a time
+    and receives one at a time. A send of b bytes with ``early(b)`` does not wait for its receive.
+    Collectives are meetings that take no time of their own.
     """
-    return _Clock(ranks, lambda b: alpha + beta * b, early).read(trace)
+
+    def cost(src: int, dst: int, size: int) -> float:
+        alpha, beta = links.alpha(np.array([src]), np.array([dst])), 0.0
+        if size:
+            beta = links.beta(np.array([src]), np.array([dst]))
+        return float(np.max(alpha + beta * size))
+
+    return _Clock(links.ranks, cost, early).read(trace)
 
 
 class _Clock:
     """One pass over a trace: every event moves the time of a rank, a port or a request."""
 
     def __init__(
-        self, ranks: int, cost: Callable[[int], float], early: Callable[[int], bool]
+        self, ranks: int, cost: Callable[[int, int, int], float], early: Callable[[int], bool]
     ) -> None:
         self.now = np.zeros(ranks)
         self._out, self._in = np.zeros(ranks), np.zeros(ranks)
@@ -101,7 +106,7 @@ class _Clock:
         start = max(self._begun[send], ports)
         if not self._early(send.nbytes):
             start = max(start, self._begun[recv])
-        end = start + self._cost(send.nbytes)
+        end = start + self._cost(send.rank, recv.rank, send.nbytes)
         self._out[send.rank] = self._in[recv.rank] = self._ends[recv] = end
         self._ends.setdefault(send, end)
 
