@@ -49,6 +49,21 @@ class Course(NamedTuple):
         return f"Course of {len(self.gradients)} steps, {self.sent} collectives in the last"
 
 
+class Trio(NamedTuple):
+    """The same training three times, on so many ranks: every rank's, torch's, and one process's."""
+
+    mine: list[Course]
+    theirs: Course
+    alone: Course
+
+    def __repr__(self) -> str:
+        return f"Trio on {len(self.mine)} ranks"
+
+
+Runs = dict[int, Trio]
+Found = tuple[str | None, str]  # what is wrong, or what to say to what is right
+
+
 def own_ddp(prepare: Prepare) -> Levels:
     """Judge `prepare(model)`, after which a plain loop must train as under DDP.
 
@@ -72,21 +87,17 @@ def own_ddp(prepare: Prepare) -> Levels:
 
 # -------------------------------------------------------------------------------- the levels
 
-Runs = dict[int, tuple[list[Course], Course]]
-Found = tuple[str | None, str]  # what is wrong, or what to say to what is right
-
 
 def _level_a(prepare: Prepare, runs: Runs) -> Found:
     for ranks in (_EXACT, 3):
-        mine = _run(prepare, ranks, runs)[0]
-        if problem := _problem(mine, ranks):
+        if problem := _problem(_run(prepare, ranks, runs)):
             return f"with {ranks} ranks {problem}", ""
     same = "same bits on all ranks, and those of one process up to rounding"
     return None, f"✓ (a) Right: {same}, after {STEPS} steps on 3 and 4 ranks"
 
 
 def _level_b(prepare: Prepare, runs: Runs) -> Found:
-    mine, theirs = _run(prepare, 2, runs)
+    mine, theirs, _ = _run(prepare, 2, runs)
     if apart := len(vectors.different(mine[0].end, theirs.end)):
         return f"{_apart(apart, mine[0], 2)}. Two ranks know one order: is it still float32?", ""
     return None, "✓ (b) Right: every bit of torch's DDP on 2 ranks"
@@ -96,7 +107,7 @@ def _level_c(prepare: Prepare, runs: Runs) -> Found:
     tried = (_EXACT, 3, 5)
     apart = {}
     for ranks in tried:
-        mine, theirs = _run(prepare, ranks, runs)
+        mine, theirs, _ = _run(prepare, ranks, runs)
         apart[ranks] = len(vectors.different(mine[0].end, theirs.end))
     version = importlib.metadata.version("torch")
     if not version.startswith(SEEN):
@@ -104,7 +115,7 @@ def _level_c(prepare: Prepare, runs: Runs) -> Found:
         return None, f"– (c) Not judged: torch {version} is new to this judge. Apart: {counts}"
     for ranks in tried:
         if apart[ranks]:
-            mine, theirs = runs[ranks]
+            mine, theirs, _ = runs[ranks]
             return f"{_apart(apart[ranks], mine[0], ranks)}. {_why(ranks, mine[0], theirs)}", ""
     return None, "✓ (c) Right: every bit of torch's DDP on 3, 4 and 5 ranks"
 
@@ -142,9 +153,10 @@ def _why(ranks: int, mine: Course, theirs: Course) -> str:
     )
 
 
-def _problem(mine: list[Course], ranks: int) -> str | None:
-    """Say in what way the ranks' runs are not those of one process, or None."""
-    names, alone = _alone(ranks)
+def _problem(trio: Trio) -> str | None:
+    """Say in what way the ranks' runs are not that of one process, or None."""
+    mine, _, alone = trio
+    names = _names()
     if not mine[0].sent:
         return "nothing is sent in `backward()`: let a hook call all_reduce"
     if problem := _start(mine, alone, names):
@@ -153,7 +165,7 @@ def _problem(mine: list[Course], ranks: int) -> str | None:
         held = [course.gradients[step - 1] for course in mine]
         problem = vectors.gaps(held, names) or vectors.disagreement(held, names)
         if step == 1:  # later ones start from weights that are equal only up to rounding
-            sum_ = {float(ranks): "it is the sum. DDP's is the mean"}
+            sum_ = {float(len(mine)): "it is the sum. DDP's is the mean"}
             problem = problem or vectors.another(held[0], right, names, sum_)
         if problem:
             return f"after backward {step}, before `step()`: {problem}"
@@ -181,20 +193,25 @@ def _start(mine: list[Course], alone: Course, names: list[str]) -> str | None:
 # ---------------------------------------------------------------------------------- the runs
 
 
-def _run(prepare: Prepare, ranks: int, runs: Runs) -> tuple[list[Course], Course]:
-    """Return the learner's run on every rank, and rank 0's under torch's DDP; once per `ranks`."""
+def _run(prepare: Prepare, ranks: int, runs: Runs) -> Trio:
+    """Return the three runs for so many ranks; they run once."""
     if ranks not in runs:
+        every = PerRank(range(ranks))
         with Pool(ranks, backend="gloo", timeout=_PATIENCE) as pool:
-            theirs = pool.run(_train, _ddp, PerRank(range(ranks)), ranks)
-            runs[ranks] = pool.run(_train, prepare, PerRank(range(ranks)), ranks), theirs[0]
+            theirs = pool.run(_train, _ddp, every, ranks)[0]
+            alone = pool.run(_train, _nothing, 0, 1, 16 * ranks)[0]  # on a rank: one thread
+            runs[ranks] = Trio(pool.run(_train, prepare, every, ranks), theirs, alone)
     return runs[ranks]
 
 
-def _alone(ranks: int) -> tuple[list[str], Course]:
-    """Return what each entry belongs to, and the run of one process with all images."""
+def _names() -> list[str]:
     from allreduce_edu.realdist.train import make_model
 
-    return vectors.owners(make_model()), _train(lambda _: None, 0, 1, batch=16 * ranks)
+    return vectors.owners(make_model())
+
+
+def _nothing(_model: Any) -> None:
+    """Prepare nothing: a process alone needs nobody."""
 
 
 def _ddp(model: Any) -> Any:
@@ -204,7 +221,7 @@ def _ddp(model: Any) -> Any:
 
 
 def _train(prepare: Prepare, rank: int, ranks: int, batch: int = 16) -> Course:
-    """Train for some steps; in a process without ranks, or on one of them."""
+    """Train for some steps, on a rank."""
     import torch
     from torch.nn.functional import cross_entropy
 
