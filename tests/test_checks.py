@@ -9,7 +9,6 @@ from allreduce_edu.lessons.checks import (
     Step,
     my_ring,
     rounds_until_finished,
-    rounds_until_wrong,
     shares_that_sum_to,
 )
 
@@ -204,16 +203,6 @@ def test_the_first_finished_chunk():
     }.items():
         assert sentence in rounds_until_finished(answer).why
         assert not rounds_until_finished(answer).ok
-
-
-def test_the_first_wrong_round_is_the_one_that_the_player_marks():
-    ring_that_adds = checks.ring_schedule(WRONG["adds in the second phase"][0])
-    assert rounds_until_wrong(4, ring_that_adds).why.startswith("in round 4 it happens: rank 0")
-    assert "go back to where it begins" in rounds_until_wrong(6, ring_that_adds).why
-    assert "no cell is marked as wrong yet" in rounds_until_wrong(3, ring_that_adds).why
-    assert not rounds_until_wrong(..., ring_that_adds).ok
-    assert "got 100" in rounds_until_wrong(100, ring_that_adds).why
-    assert rounds_until_wrong(2, ring(4)).why == "no round of 'ring all-reduce' spoils a cell"
 
 
 def test_a_learners_own_exception_comes_through():

@@ -66,6 +66,46 @@ def compared(other: Callable[[int], Schedule], ring: Callable[[int], Schedule], 
     return "the same bits for the same bytes" if same else "right sums, more bytes"
 
 
+def slower(times: float) -> str:
+    """Return how much longer a ring takes than before."""
+    nearest = min((1.0, 1.5, 3.0), key=lambda each: abs(each - times))
+    if nearest == 1:
+        return "as long as before; only its two ranks are late"
+    return f"about {nearest:g} times as long"
+
+
+def later_by(seconds: Sequence[float]) -> str:
+    """Return who is done later, and by how much, from each rank's delay."""
+    late = [f"{each * 1e3:.3g} ms" for each in seconds if each > 1e-9]
+    if len(late) == 1:
+        return f"only rank {int(np.argmax(seconds))}, by {late[0]}"
+    return f"all, by {late[0]}"
+
+
+def more_ranks(before: Schedule, after: Schedule) -> str:
+    """Return how bytes per rank and rounds change from one schedule to the other."""
+    sent = [busiest_port(schedule, 2 * _S) for schedule in (before, after)]
+    rounds = [sum(1 for _ in schedule) for schedule in (before, after)]
+    more = 100 * (sent[1] / sent[0] - 1)
+    if round(more) == 100:
+        return "twice the bytes, twice the rounds"
+    return f"{more:.0f} % more bytes, {rounds[0]} rounds become {rounds[1]}"
+
+
+def as_long(times: float) -> str:
+    """Return how long the ring takes, compared with another way."""
+    if times < 0.95:
+        return "shorter: each of its messages is smaller"
+    if times < 1.05:
+        return "as long: the ring is the best there is"
+    return f"{times:.0f} times as long"
+
+
+def share_of_link(busbw: float, link: float) -> str:
+    """Return which share of one direction of a link is used."""
+    return f"{100 * busbw / link:.0f} %"
+
+
 def equal_before_step(losses: Sequence[float], gradients: Sequence[str]) -> str:
     """Return what is equal on all ranks, from their losses and fingerprints of gradients."""
     if len(set(gradients)) > 1:

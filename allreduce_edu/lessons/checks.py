@@ -19,7 +19,6 @@ from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.execute import run
-from allreduce_edu.engine.frames import frames
 from allreduce_edu.engine.schedule import Round, Schedule
 from allreduce_edu.engine.verify import contributions, place_values, wrong_shares
 from allreduce_edu.lessons.readers import share_counts
@@ -93,21 +92,6 @@ def rounds_until_finished(answer: Any, ranks: int = 4, rank: int = 0) -> Verdict
             "that something has arrived does not finish it"
         )
     return wrong(f"after round {answer} rank {rank} has had a finished chunk for a while")
-
-
-def rounds_until_wrong(answer: Any, schedule: Schedule) -> Verdict:
-    """Judge after how many rounds the player first marks a cell as wrong for good."""
-    shown = frames(schedule)["steps"]
-    marked = [k for k, step in enumerate(shown, 1) if step["wrong_cells"]]
-    if (problem := _no_round(answer, len(shown))) is not None:
-        return problem
-    if not marked:
-        return wrong(f"no round of {schedule.name!r} spoils a cell")
-    if answer == marked[0]:
-        return right(f"in round {answer} it happens: {shown[answer - 1]['wrong'][0]}")
-    if answer in marked:
-        return wrong(f"round {answer} is where it shows as well; go back to where it begins")
-    return wrong(f"after round {answer} no cell is marked as wrong yet; go on stepping")
 
 
 def _no_round(answer: Any, last: int) -> Verdict | None:

@@ -6,6 +6,8 @@ here: the notebook computes it and passes it on, ``Predict(*questions.WHO_IS_IN_
 
 from __future__ import annotations
 
+from typing import Any
+
 Question = tuple[str, dict[str, str]]
 
 AFTER_ALL_REDUCE: Question = (
@@ -149,6 +151,119 @@ SAME_ORDER: Question = (
         "bits.",
     },
 )
+SLOW_LINK: Question = (
+    (
+        "A ring of four ranks, 64 MB on each. One of its four links takes 3 times as long as the "
+        "others for every byte. How long does the all-reduce take now?"
+    ),
+    {
+        "as long as before; only its two ranks are late": "Every round uses every link, and each "
+        "rank's next round needs what its neighbour sends. The two cannot be late alone.",
+        "about 1.5 times as long": "That is the mean over the four links. But nobody shares the "
+        "load of the slow one: it carries a chunk in every round.",
+        "about 3 times as long": "The slow link carries one chunk in each round, and no round is "
+        "over before it. (A little less than 3: the latency has not become longer.)",
+    },
+)
+LATE_RANK: Question = (
+    (
+        "The same ring, all links alike. Rank 2 begins 50 ms late, because its data came late. "
+        "Who is done later, and by how much?"
+    ),
+    {
+        "only rank 2, by 50 ms": "Ranks do not work side by side here but hand in hand: rank 3 "
+        "cannot add what rank 2 has not sent.",
+        "all, by 12.5 ms": "Nobody can take over a part of what rank 2 has to do, so nothing is "
+        "shared out. The others can only wait.",
+        "all, by 50 ms": "The wait is passed on to the neighbours, to theirs, and so round the "
+        "ring; then all are 50 ms late, once. It is nobody's fault but rank 2's.",
+        "all, by 300 ms": "Once late is late once: in the second round rank 2 is as far as its "
+        "neighbours, who have waited for it. The delay does not come again in each round.",
+    },
+)
+
+MORE_RANKS: Question = (
+    (
+        "A ring of 8 ranks becomes one of 16, with the same array on each rank. What becomes of "
+        "the bytes that each rank sends, and of the rounds?"
+    ),
+    {
+        "twice the bytes, twice the rounds": "The bytes of all ranks together have about doubled. "
+        "Each rank sends twice as many chunks, but they are half as large.",
+        "7 % more bytes, 14 rounds become 30": "2(N-1)/N goes from 1.75 to 1.875, and stays below "
+        "2 for ever. The rounds, 2(N-1), have no such bound, and each costs a latency.",
+        "the same bytes, the same rounds: so the same time": "Nearly the same bytes, yes. But "
+        "a chunk has more ranks to visit, and each visit is a round with a latency of its own.",
+    },
+)
+FLAG: Question = (
+    (
+        "A flag of 4 bytes, 64 ranks, 10 µs of latency for each round. How long does the ring "
+        "take, compared with recursive doubling?"
+    ),
+    {
+        "as long: the ring is the best there is": "The ring is best in bytes, and 4 bytes cost "
+        "nothing. Count the rounds that must follow one another.",
+        "16 times as long": "The 4 bytes are not cut into 64 pieces to any use. What takes time "
+        "is the latency of each round: count these.",
+        "21 times as long": "126 rounds against 6, each for a latency. What travels in them "
+        "hardly matters.",
+        "shorter: each of its messages is smaller": "Smaller than next to nothing is no gain. "
+        "Each message pays the latency, whatever it carries.",
+    },
+)
+HEALTHY: Question = (
+    (
+        "A benchmark reports 7,996 µs for an all-reduce of 1 GiB on 8 GPUs. Each GPU's links can "
+        "send 300 GB/s, and receive as much at the same time (the advertisement says 600). Which "
+        "share of what the links can do is used?"
+    ),
+    {
+        "39 %": "That compares with 600, both directions together. Bytes sent are counted "
+        "once, so compare them with what can be sent: one direction.",
+        "45 %": "That is S/t, algbw, and S is not what crosses a port: 2(N-1)/N times as much "
+        "must. Otherwise more ranks would make every link look worse.",
+        "78 %": "S/t times 2(N-1)/N is what leaves each port, busbw. About four fifths of one "
+        "direction is what such links give: healthy.",
+        "90 %": "That lets two whole arrays leave each port, as with very many ranks. With 8 it "
+        "is 1.75 of them: 2(N-1)/N.",
+    },
+)
+
+
+def seven_billion(once: float, ranks: int) -> dict[str, Any]:
+    """Return a question for a number, seconds, and what is said to each wrong belief.
+
+    `once` is how long the whole array takes over one port, one way.
+    """
+    limit, sent = 2 * once, 2 * (ranks - 1) / ranks * once
+    return {
+        "question": (
+            f"A model of 7 billion parameters, gradients in fp32, {ranks} ranks in a ring, one "
+            "10 Gb/s link each, no latency. How many seconds does one all-reduce take?"
+        ),
+        "right": "28 GB of gradients; 2(N-1)/N of that leaves each port; 10 Gb/s are 1.25 GB/s.",
+        "replies": {
+            once: "So it would be if each rank sent its gradients once. Count the rounds: each "
+            "rank sends a chunk in 2(N-1) of them.",
+            limit: "That is the limit for very many ranks. With few, a little less must be sent.",
+            once / 8: "Bits and bytes: a link of 10 Gb/s carries 1.25 GB/s. And once is not "
+            "enough.",
+            limit / 8: "Bits and bytes: 8 bits are a byte, and 10 Gb/s are 1.25 GB/s.",
+            sent / 8: "The right bytes, but in the wrong unit: 10 Gb/s are 1.25 GB/s.",
+            sent * ranks: "That sends the bytes of all ranks through one port. So would a server "
+            "on one of the ranks; in a ring every port works.",
+            ranks * once: "That is a server that answers everybody in turn. In a ring each port "
+            "sends less than two whole arrays.",
+            2 * sent: "Sending and receiving happen at the same time, each in its own direction. "
+            "Count what is sent.",
+        },
+        "otherwise": "Go step by step: the bytes of one array; how much of it leaves each port; "
+        "what a port carries in a second, in bytes.",
+        "unit": "s",
+        "tolerance": 0.03,
+    }
+
 
 BEFORE_STEP: Question = (
     (

@@ -11,6 +11,8 @@ from typing import Any
 from allreduce_edu.show.axes import scale
 from allreduce_edu.show.charts import BarChart, Chart, HeatMap, LineChart
 from allreduce_edu.show.draw import Keys, clip, say, tag
+from allreduce_edu.show.gantt import Gantt
+from allreduce_edu.show.gantt import draw as gantt
 from allreduce_edu.show.lineplot import CHAR, PAD, SOFT, TEXT, lines
 from allreduce_edu.show.paint import SANS, dark_style
 
@@ -25,6 +27,7 @@ def draw(chart: Chart, *, live: bool = False) -> str:
         LineChart: lines,
         BarChart: _bars,
         HeatMap: _heat,
+        Gantt: gantt,
     }
     ident = "ac" + hashlib.sha256(f"{chart.alt}{chart.title}".encode()).hexdigest()[:8]
     body, width, height = makers[type(chart)](chart, ident)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -31,6 +33,10 @@ def my_ring(n):
 
 
 checks.my_ring(my_ring)
+"""
+
+HUNT = """found = {"A": 2, "B": 5, "C": 4, "D": "right", "E": 7, "F": 4}
+hunt(found)
 """
 
 OWN_FIRST = """def synchronise(grads):
@@ -68,12 +74,14 @@ def test_00_steps_by_keyboard_takes_choices_and_plays_without_the_kernel(open_no
     plays_while_the_kernel_is_busy(notebook, widget)
 
 
-def test_03_steps_by_keyboard_shows_a_mistake_and_judges_a_ring(open_notebook):
+def test_03_steps_by_keyboard_slows_a_link_and_judges_rings(open_notebook):
     notebook = open_notebook("notebooks/03_step_through_the_ring.ipynb")
     notebook.run_all()
     steps_by_keyboard(notebook, notebook.page.locator(".ar-player").nth(1))
+    waits_for_a_slow_link(notebook)
     shows_where_it_goes_wrong(notebook)
     judges_a_ring(notebook)
+    judges_a_hunt(notebook)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -138,13 +146,34 @@ def plays_while_the_kernel_is_busy(notebook, widget):
     assert notebook.page.evaluate("() => window.asleep"), "the kernel woke before the second round"
 
 
+def waits_for_a_slow_link(notebook):
+    """The bars of everybody follow one link, moved by a key."""
+    explorer = notebook.page.locator(".ar-explorer", has_text="One slow link")
+    words, picture = explorer.locator(".words"), explorer.locator(".pictures > svg")
+    expect(words).to_contain_text("2.98 times as long")
+    before = picture.inner_html()
+    explorer.get_by_role("slider", name="That link takes").press("ArrowRight")
+    expect(words).to_contain_text("4.96 times as long")
+    assert picture.inner_html() != before
+    explorer.get_by_label("The slow link").select_option("rank 2 to the next")
+    expect(picture).to_have_attribute("aria-label", re.compile("rank 2: 6 rounds"))
+
+
 def shows_where_it_goes_wrong(notebook):
-    widget = notebook.page.locator(".ar-player", has_text="a ring that always adds")
-    for _ in range(3):
-        press(widget, "ArrowRight")
+    widget = notebook.page.get_by_role("group", name="Player: ring A", exact=True)
+    press(widget, "ArrowRight")
     expect(widget.locator(".ar-faults li")).to_have_count(0)
     press(widget, "ArrowRight")
-    expect(widget.locator(".ar-faults li").first).to_contain_text("holds rank 0's share twice")
+    expect(widget.locator(".ar-faults li").first).to_contain_text("share twice")
+
+
+def judges_a_hunt(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="hunt(found)")
+    expect(exercise).to_contain_text("Not yet: ring A: replace the dots")
+    notebook.page.evaluate(WRITE, ["hunt(found)", HUNT])
+    exercise.locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    expect(exercise).to_contain_text("Not yet: ring F: round 4 is where it shows", timeout=20_000)
 
 
 def judges_a_ring(notebook):
