@@ -47,6 +47,7 @@ HEAVY = {
     "realdist/magic.py": {"IPython"},  # whose extension it is
     "realdist/scripts.py": {"torch"},
     "realdist/train.py": {"torch"},
+    "realdist/train_ddp.py": {"torch"},
     "realdist/worker.py": {"torch"},  # runs in the ranks' own processes
 }
 

@@ -46,5 +46,8 @@ def process_group(backend: str | None = None) -> Iterator[torch.device]:
         raise SystemExit(f"rank {rank} did not meet the others: {why}") from None
     try:
         yield device
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        if chosen == "gloo":  # NCCL may wait here for ranks that will never come
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
