@@ -29,7 +29,9 @@ def short(monkeypatch):
 def test_charts_hold_the_numbers_of_the_report():
     report = train(sync="none", steps=30)
     chart = readings(report)
-    np.testing.assert_array_equal(chart.values, report.by_class)
+    np.testing.assert_array_equal(np.array(chart.values)[:, :10], report.by_class)
+    np.testing.assert_array_equal(np.array(chart.values)[:, 10], report.accuracy)
+    assert chart.columns[9:] == ["9", "all"]
     assert chart.rows[0] == "rank 0, saw 0 to 2"
     assert readings(train(shards="shuffled", steps=10)).rows == [f"rank {r}" for r in range(4)]
     (line,) = distances({"alone": report}).lines
@@ -43,14 +45,14 @@ def test_charts_hold_the_numbers_of_the_report():
 def test_the_diagonal_fills_when_gradients_are_averaged(monkeypatch):
     monkeypatch.setattr(divergence, "STEPS", 300)
     explorer = diverging()
-    seen = np.array(explorer.shown.charts[0].values)
+    seen = np.array(explorer.shown.charts[0].values)[:, :10]
     own = np.zeros_like(seen, bool)
     for rank, digits in enumerate((range(3), range(3, 5), range(5, 8), range(8, 10))):
         own[rank, digits] = True
     assert not seen[~own].any()
     assert seen[own].mean() > 0.8
     explorer.turn(sync=("gradients", 1))
-    filled = np.array(explorer.shown.charts[0].values)
+    filled = np.array(explorer.shown.charts[0].values)[:, :10]
     assert (filled == filled[0]).all()
     assert filled[0].min() > 0.6
 
