@@ -80,6 +80,10 @@ def every_collective(comm, x):
         comm.broadcast(x.copy(), root),
         *comm.all_gather(x),
         comm.reduce_scatter(x),
+        comm.reduce(x.copy(), root, "avg"),
+        comm.gather(x, root),
+        comm.scatter(x, root),
+        comm.all_to_all(np.stack([x, x + 1] * comm.size)),
         comm.all_reduce(np.stack([x, x])[:, ::2]),
     ]
 
@@ -205,6 +209,12 @@ def test_no_file_is_left_even_while_a_program_runs(three):
         return sorted(str(p) for p in Path(tempfile.gettempdir()).glob("*/board"))
 
     assert three.spmd(program).results == [[], [], []]
+
+
+def test_a_pool_of_gpus_is_refused(three, monkeypatch):
+    monkeypatch.setattr(three, "backend", "nccl")
+    with pytest.raises(ValueError, match="programs run on gloo, and this pool has nccl"):
+        three.spmd(programs.ring, shares(3, 2))
 
 
 def test_the_result_is_told_in_a_sentence(three):

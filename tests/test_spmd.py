@@ -204,7 +204,7 @@ def test_groups_have_their_own_numbers_and_messages():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_collectives_against_numpy(ranks):
     def program(comm, x):
-        root = comm.size - 1
+        n, root = comm.size, comm.size - 1
         return {
             "sum": comm.all_reduce(x.copy()),
             "max": comm.all_reduce(x.copy(), "max"),
@@ -213,6 +213,9 @@ def test_collectives_against_numpy(ranks):
             "broadcast": comm.broadcast(x.copy(), root),
             "gather": comm.all_gather(x),
             "scatter": comm.reduce_scatter(x),
+            "to root": comm.gather(x, root),
+            "from root": comm.scatter(x, root),
+            "all to all": comm.all_to_all(np.tile(x, (n, 1)) + np.arange(n)[:, None]),
         }
 
     x = shares(ranks, 7)
@@ -224,6 +227,10 @@ def test_collectives_against_numpy(ranks):
         assert (got["broadcast"] == x[-1]).all()
         assert all((a == b).all() for a, b in zip(got["gather"], x, strict=True))
         assert (got["scatter"] == np.array_split(x.sum(0), ranks)[rank]).all()
+        assert (got["to root"] is None) == (rank < ranks - 1)
+        assert rank < ranks - 1 or (np.array(got["to root"]) == x).all()
+        assert (got["from root"] == np.array_split(x[-1], ranks)[rank]).all()
+        assert (got["all to all"] == x + rank).all()
 
 
 def test_an_all_reduce_has_the_bits_of_gloos_ring():
@@ -243,7 +250,7 @@ def test_what_ranks_print_has_their_number_and_comes_in_order(capsys):
         print("b\nc", end="")
 
     spmd.run(program, ranks=2)
-    assert capsys.readouterr().out == "[1] ab\n[0] ab\n[0] c\n[1] c\n"
+    assert capsys.readouterr().out == "[rank 1] ab\n[rank 0] ab\n[rank 0] c\n[rank 1] c\n"
 
 
 def test_printing_without_end_is_cut(capsys):
@@ -253,7 +260,7 @@ def test_printing_without_end_is_cut(capsys):
 
     spmd.run(program, ranks=1)
     out = capsys.readouterr().out.splitlines()
-    assert out[1999:] == ["[0] 1999", "... and 3,000 more lines"]
+    assert out[1999:] == ["[rank 0] 1999", "... and 3,000 more lines"]
 
 
 def test_ranks_without_x_get_no_array():
@@ -306,6 +313,8 @@ def test_bad_calls_are_told_in_a_sentence(call, error, says):
         (lambda c: c.all_reduce(np.ones(2), "mean"), ValueError, "unknown op 'mean'"),
         (lambda c: c.broadcast(np.ones(2), 2), ValueError, "root must be an integer between 0"),
         (lambda c: c.group([0, 0]), ValueError, "none of them twice, got [0, 0]"),
+        (lambda c: c.all_to_all(np.ones(3)), ValueError, "x must have a multiple of 2 rows, got 3"),
+        (lambda c: c.scatter(np.array(3)), ValueError, "x must have at least one axis to be cut"),
         (lambda c: c.work(-1), ValueError, "seconds must be a number >= 0, got -1"),
     ],
 )

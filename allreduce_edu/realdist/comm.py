@@ -223,6 +223,31 @@ class RealWorld:
             self._dist.all_gather(out, own, self._processes[comm.group_number])
         return found
 
+    def _gather(self, comm: Comm, array: Any, root: int) -> list[Any] | None:
+        found = [copy_of(array) for _ in range(comm.size)] if comm.me == root else None
+        if array.nbytes:
+            rooms = [_bytes(each) for each in found] if found else None
+            group = self._processes[comm.group_number]
+            self._dist.gather(_bytes(whole(array)), rooms, root, group)
+        return found
+
+    def _scatter(self, comm: Comm, array: Any, root: int) -> Any:
+        pieces = [copy_of(each) for each in parts(array, comm.size)]
+        mine, group = pieces[comm.rank], self._processes[comm.group_number]
+        if array.nbytes:  # padded, because gloo's parts are of one size
+            size = max(each.nbytes for each in pieces)
+            room, sent = _padded(mine, size), [_padded(each, size) for each in pieces]
+            self._dist.scatter(room, sent if comm.me == root else None, root, group)
+            _bytes(mine).copy_(room[: mine.nbytes])
+        return mine
+
+    def _all_to_all(self, comm: Comm, array: Any, _: None) -> Any:
+        result = copy_of(array)
+        if array.nbytes:
+            group = self._processes[comm.group_number]
+            self._dist.all_to_all_single(_bytes(result), _bytes(whole(array)), group=group)
+        return result
+
     def _reduce_scatter(self, comm: Comm, array: Any, op: str) -> Any:
         return copy_of(parts(self._all_reduce(comm, copy_of(array), op), comm.size)[comm.rank])
 
@@ -250,6 +275,13 @@ def _bytes(array: Any) -> Any:
     """Return a contiguous array's bytes as a tensor on the same memory."""
     flat = raw(array)
     return flat if is_torch(flat) else _torch().from_numpy(flat)
+
+
+def _padded(array: Any, size: int) -> Any:
+    """Return a tensor of `size` bytes that begins with those of the array."""
+    room = _torch().zeros(size, dtype=_torch().uint8)
+    room[: array.nbytes] = _bytes(array)
+    return room
 
 
 def _tensor(array: Any) -> Any:

@@ -52,6 +52,8 @@ def run_program(
     pool: Pool, fn: Callable[..., Any], x: Any = None, timeout: float | None = None
 ) -> RealRun:
     """Call ``fn(comm, x[rank])`` on every rank of `pool`."""
+    if pool.backend != "gloo":
+        raise ValueError(f"programs run on gloo, and this pool has {pool.backend}")
     shares = shares_of(fn, x, pool.ranks)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = os.path.join(folder, "board")  # noqa: PTH118 - it travels as text

@@ -74,6 +74,23 @@ def _all_gather(arrays: Sequence[Any], _: None) -> list[Any]:
     return [[copy_of(each) for each in arrays] for _ in arrays]
 
 
+def _gather(arrays: Sequence[Any], root: int) -> list[Any]:
+    return [_all_gather(arrays, None)[0] if rank == root else None for rank in range(len(arrays))]
+
+
+def _scatter(arrays: Sequence[Any], root: int) -> list[Any]:
+    return [copy_of(part) for part in parts(arrays[root], len(arrays))]
+
+
+def _all_to_all(arrays: Sequence[Any], _: None) -> list[Any]:
+    n = len(arrays)
+    cut, results = [parts(each, n) for each in arrays], [copy_of(each) for each in arrays]
+    for rank, result in enumerate(results):
+        for src, room in enumerate(parts(result, n)):
+            write(room, cut[src][rank])
+    return results
+
+
 def _reduce_scatter(arrays: Sequence[Any], op: str) -> list[Any]:
     totals = _summed(arrays, op)
     return [copy_of(parts(total, len(arrays))[i]) for i, total in enumerate(totals)]
@@ -91,4 +108,7 @@ RESULTS: dict[str, Callable[[Sequence[Any], Any], list[Any]]] = {
     "broadcast": _broadcast,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
 }

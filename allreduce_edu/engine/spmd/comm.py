@@ -163,9 +163,26 @@ class Comm:
         found: list[Any] = self.world.collective(self, "all_gather", _array("x", x), None)
         return found
 
+    def gather(self, x: Any, root: int = 0) -> list[Any] | None:
+        """Return everybody's `x` in rank order on `root`, None elsewhere."""
+        found: list[Any] | None = self.world.collective(
+            self, "gather", _array("x", x), self._root(root)
+        )
+        return found
+
+    def scatter(self, x: Any, root: int = 0) -> Any:
+        """Return part `rank` of root's `x`, cut along the first axis; all bring room like it."""
+        return self.world.collective(self, "scatter", _cuttable(x), self._root(root))
+
+    def all_to_all(self, x: Any) -> Any:
+        """Return an array whose part r is part `rank` of what rank r brought; parts are equal."""
+        if len(_cuttable(x)) % self.size:
+            raise ValueError(f"x must have a multiple of {self.size} rows, got {len(x)}")
+        return self.world.collective(self, "all_to_all", x, None)
+
     def reduce_scatter(self, x: Any, op: str = "sum") -> Any:
         """Return part `rank` of the sum of all `x`, cut along the first axis by array_split."""
-        check_op(op, _array("x", x).dtype)
+        check_op(op, _cuttable(x).dtype)
         return self.world.collective(self, "reduce_scatter", x, op)
 
     def group(self, ranks: Sequence[int]) -> Comm | None:
@@ -233,6 +250,12 @@ def _array(name: str, value: Any) -> Any:
         raise TypeError(f"{name} must be an array, got {type(value).__name__}{hint}")
     check_op("sum", value.dtype)  # refuses objects and text
     return value
+
+
+def _cuttable(x: Any) -> Any:
+    if not _array("x", x).shape:
+        raise ValueError("x must have at least one axis to be cut along, got a single number")
+    return x
 
 
 def _apart(x: Any, out: Any) -> None:

@@ -55,8 +55,10 @@ class Part(NamedTuple):
     def what(self) -> str:
         """Return "all_reduce sum", "broadcast from root 0"."""
         match self.name, self.argument:
-            case "broadcast", root:
-                return f"broadcast from root {root}"
+            case (("broadcast" | "scatter"), root):
+                return f"{self.name} from root {root}"
+            case "gather", root:
+                return f"gather to root {root}"
             case "reduce", (op, root):
                 return f"reduce {op} to root {root}"
             case "group", members:

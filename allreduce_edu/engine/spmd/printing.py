@@ -78,7 +78,7 @@ class Printing:
     def _say(self, rank: int, line: str) -> None:
         self._count += 1
         if self._count <= self._most:
-            self._lines.append(f"[{rank}] {line}\n")
+            self._lines.append(f"[rank {rank}] {line}\n")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._to, name)
