@@ -107,6 +107,14 @@ def test_claims_are_asserted(code: list[dict[str, Any]]) -> None:
     assert any("assert " in "".join(cell["source"]) for cell in code)
 
 
+def test_no_exercise_is_solved_by_its_starter(code: list[dict[str, Any]]) -> None:
+    for cell in code:
+        if "exercise" in cell["metadata"].get("tags", []):
+            said = "".join(cell["outputs"][-1]["data"]["text/plain"])
+            assert said.startswith("✗")
+            assert "Not yet" in said
+
+
 def test_the_minutes_are_those_of_its_core(
     path: Path, code: list[dict[str, Any]], prose: str
 ) -> None:

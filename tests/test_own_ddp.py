@@ -90,6 +90,25 @@ def only_once(model):
     when_all_are_there(model, average)
 
 
+def never_begins_anew(model):
+    broadcast(model)
+    ready = []
+
+    def hook(p):
+        ready.append(p)
+        if len(ready) == 4:
+            bucket(list(model.parameters()), scaled, nothing)
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+
+
+def without_data(model):
+    for p in model.parameters():
+        dist.broadcast(p, 0)
+    registration_order(model)
+
+
 def divided_after(model):
     broadcast(model)
     when_all_are_there(model, lambda order: bucket(order, nothing, divided))
@@ -160,6 +179,7 @@ def test_right_ways_reach_every_level(prepare):
         (no_broadcast, "`0.weight`, and are exactly as far apart after 20 steps: averaged"),
         (another_ranks_weights, "with equal weights, but not with those that rank 0 had"),
         (only_once, "after backward 2, before `step()`: ranks 0 and 1 hold different gradients"),
+        (never_begins_anew, "backward 2 sends nothing, others do: does your hook begin anew"),
         (forgets_a_rank, "ranks 0, 2 and 3 raised KeyError: 'rank 1 would wait for us'"),
     ],
 )
@@ -186,14 +206,16 @@ def test_level_b_stops_other_bits_on_two_ranks():
         (divided_before, ("With 4 ranks none does: 1/4 is exact", "dividing rounds otherwise")),
         (one_call_each, ("with 4 ranks ", "Yours sends 4 times in a backward, DDP once")),
         (registration_order, ("The first backward agrees, number 2 does not", "became ready")),
+        (without_data, ("The first backward agrees, number 2 does not",)),
         (reversed_from_the_start, ("They part in the first backward", "`model.parameters()`")),
     ],
 )
-def test_level_c_stops_what_adds_in_another_way(prepare, sentences):
+def test_level_c_stops_what_adds_in_another_way(prepare, sentences, capfd):
     verdict = judge(prepare)
     assert not verdict.ok
     assert verdict.reached == "ab"
     assert all(sentence in verdict.why for sentence in sentences), verdict
+    assert "Warning" not in "".join(capfd.readouterr())
 
 
 @ON_A_KNOWN_TORCH

@@ -43,10 +43,10 @@ class Course(NamedTuple):
     start: Any
     gradients: list[Any]
     end: Any
-    sent: int  # collectives in the last backward
+    sent: list[int]  # collectives in each backward
 
     def __repr__(self) -> str:
-        return f"Course of {len(self.gradients)} steps, {self.sent} collectives in the last"
+        return f"Course of {len(self.gradients)} steps, {sum(self.sent)} collectives in all"
 
 
 class Trio(NamedTuple):
@@ -129,9 +129,9 @@ def _apart(count: int, mine: Course, ranks: int) -> str:
 
 def _why(ranks: int, mine: Course, theirs: Course) -> str:
     """Say what a program that averages well does in another way than DDP."""
-    if mine.sent != 1:
+    if mine.sent[-1] != 1:
         return (
-            f"Yours sends {mine.sent} times in a backward, DDP once, for one bucket. "
+            f"Yours sends {mine.sent[-1]} times in a backward, DDP once, for one bucket. "
             "In a vector of another length a number lies in another chunk, and the ring adds "
             "each chunk in an order of its own"
         )
@@ -157,8 +157,11 @@ def _problem(trio: Trio) -> str | None:
     """Say in what way the ranks' runs are not that of one process, or None."""
     mine, _, alone = trio
     names = _names()
-    if not mine[0].sent:
+    if not any(mine[0].sent):
         return "nothing is sent in `backward()`: let a hook call all_reduce"
+    if 0 in mine[0].sent:
+        silent = mine[0].sent.index(0) + 1
+        return f"backward {silent} sends nothing, others do: does your hook begin anew each time?"
     if problem := _start(mine, alone, names):
         return problem
     for step, right in enumerate(alone.gradients, 1):
@@ -229,9 +232,10 @@ def _train(prepare: Prepare, rank: int, ranks: int, batch: int = 16) -> Course:
     from allreduce_edu.realdist.train import images, make_model
 
     model = make_model(seed=rank)
-    wrapped = prepare(model)
+    with torch.no_grad():  # so that `dist.broadcast(p, 0)` is no part of any graph
+        wrapped = prepare(model)
     call = wrapped if isinstance(wrapped, torch.nn.Module) else model
-    start, seen = vectors.weights(model), []
+    start, seen, sent = vectors.weights(model), [], []
     optimizer = torch.optim.SGD(model.parameters(), lr=_RATE)
     for step in range(STEPS):
         x, y = images(rank, step, batch, ranks)
@@ -240,5 +244,6 @@ def _train(prepare: Prepare, rank: int, ranks: int, batch: int = 16) -> Course:
         with counting() as calls:
             loss.backward()
         seen.append(vectors.gradient(model))
+        sent.append(len(calls))
         optimizer.step()
-    return Course(start, seen, vectors.weights(model), len(calls))
+    return Course(start, seen, vectors.weights(model), sent)
