@@ -60,9 +60,11 @@ _HOME = {
     "realdist.shaped": ("ShapedLinks",),
     "show.backward": ("Backward",),
     "show.trace": ("Trace",),
+    "show.board": ("Board",),
     "show.player": ("Player",),
     "show.waits": ("Waits",),
     "show.predict": ("Predict", "guesses"),
+    "show.together": ("Together",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted(_MODULE)  # noqa: PLE0605 - the table above is the one place that lists them

@@ -8,6 +8,7 @@ from allreduce_edu.engine.algorithms import one_shot, parameter_server
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.dtypes import dtype
 from allreduce_edu.engine.frames import MOST_CELLS
+from allreduce_edu.engine.verify import starting
 
 
 def play(f):
@@ -32,10 +33,46 @@ def test_the_last_frame_is_what_contributions_say(name, n):
     f = frames(s)
     mask, _ = play(f)[-1]
     want = ((contributions(s) > 0).astype(int) << np.arange(n)).sum(-1).ravel()
+    idle = set(np.flatnonzero(~starting(s)).tolist()).difference(*(t["cell"] for t in f["steps"]))
+    want[list(idle)] = 0  # neither sent, nor received, nor asked for
     assert mask == want.tolist()
     assert all(goal in (-1, m) for goal, m in zip(f["goal"], mask, strict=True))
     assert json.loads(json.dumps(f)) == f
     assert not any(step["wrong"] or step["wrong_cells"] for step in f["steps"])
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("binomial_broadcast", ["1", "", ""]),
+        ("scatter", ["1", "2", "3", "", "", "", "", "", ""]),
+        ("gather", ["1", "", "", "", "20", "", "", "", "300"]),
+        ("binomial_reduce", ["1", "10", "100"]),
+    ],
+)
+def test_the_start_shows_only_what_can_matter(name, start):
+    f = frames(COLLECTIVES[name](3))
+    assert f["start"]["value"] == start
+    assert [mask > 0 for mask in f["start"]["mask"]] == [value != "" for value in start]
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("sum", "2.5 + 2 = 4.5"),
+        ("avg", "2.5 + 2 = 4.5"),
+        ("max", "max(2.5, 2) = 2.5"),
+        ("min", "min(2.5, 2) = 2"),
+        ("prod", "2.5 × 2 = 5"),
+    ],
+)
+def test_log_and_values_are_those_of_the_op(op, said):
+    x = np.array([[2.0, 1.0, 4.0], [2.5, 8.0, 3.0], [9.0, 6.5, 7.0]])
+    f = frames(ring(3), x, op)
+    assert f["steps"][0]["log"][0] == f"rank 0 → rank 1, chunk 0: {said}"
+    sums = run(ring(3), x, "sum" if op == "avg" else op)
+    assert play(f)[-1][1] == [f"{v:.3g}" for v in sums.ravel()]
+    assert ("divided by 3 after the last round" in f["note"]) == (op == "avg")
 
 
 def test_a_rank_that_only_serves_starts_with_nothing():

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.cost import chunk_bytes
-from allreduce_edu.engine.dtypes import check_op, dtype, is_torch, short_name
+from allreduce_edu.engine.dtypes import check_op, combiner, dtype, is_torch, short_name
 from allreduce_edu.engine.execute import as_shares, load, steps
 from allreduce_edu.engine.schedule import Round, Schedule, schedule_of
 from allreduce_edu.engine.verify import (
@@ -23,14 +23,23 @@ from allreduce_edu.engine.verify import (
     expected,
     place_values,
     spoiled,
+    starting,
     wrong_shares,
 )
 
 MOST_RANKS, MOST_CELLS = 16, 1024
+_WRITTEN = {
+    "sum": "{} + {} = {}",
+    "avg": "{} + {} = {}",
+    "max": "max({}, {}) = {}",
+    "min": "min({}, {}) = {}",
+    "prod": "{} × {} = {}",
+}
+_WHOLE = 1e7  # whole floating-point numbers below are written out
 _SAID = 4  # transfers that the spoken sentence lists one by one
 
 
-def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
+def frames(schedule: Schedule, x: Any = None, op: str = "sum") -> dict[str, Any]:
     """Return a schedule's frames as JSON-able data.
 
     Parameters
@@ -41,6 +50,8 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
         Real data; one element of each chunk is shown and the port meter counts bytes. Without it
         the shares are ``place_values`` and the meter counts in S, the size of one rank's array.
         A full bar is (N-1) S, what a server sends: one scale for all schedules of N ranks.
+    op : as for ``run``
+        avg shows sums: it divides once, after the last round.
 
     Raises
     ------
@@ -48,16 +59,21 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
         If there is more than a picture can show.
     """
     _check_room(schedule_of(schedule))
-    values, sizes, note = _data(schedule, x)
+    values, sizes, note = _data(schedule, x, op)
     goal = expected(schedule)
+    matters = starting(schedule).ravel()
+    began = _masks(goal.start > 0).ravel()
     return {
         "name": "".join(each for each in schedule.name if each.isprintable()),
         "collective": schedule.collective,
         "ranks": schedule.ranks,
         "chunks": schedule.chunks,
-        "start": {"mask": _masks(goal.start > 0).ravel().tolist(), "value": _texts(values)},
+        "start": {
+            "mask": np.where(matters, began, 0).tolist(),
+            "value": [text if m else "" for text, m in zip(_texts(values), matters, strict=True)],
+        },
         "goal": np.where(goal.meaning, _masks(goal.end > 0), -1).ravel().tolist(),
-        "steps": list(_steps(schedule, values, sizes, goal, "S" if x is None else "bytes")),
+        "steps": list(_steps(schedule, (values, op), sizes, goal, "S" if x is None else "bytes")),
         "note": note,
         "unit": "S" if x is None else "bytes",
         "full": max(schedule.ranks - 1, 1) * (1 if x is None else int(sizes.sum())),
@@ -65,13 +81,13 @@ def frames(schedule: Schedule, x: Any = None) -> dict[str, Any]:
 
 
 def _steps(
-    schedule: Schedule, values: Any, sizes: Any, goal: Expected, unit: str
+    schedule: Schedule, data: tuple[Any, str], sizes: Any, goal: Expected, unit: str
 ) -> Iterator[dict[str, Any]]:
     """Yield each round: its transfers, and the state of the cells it wrote."""
     n, c = schedule.ranks, schedule.chunks
     sent, counts, since = np.zeros(n, np.int64), goal.start.copy(), spoiled(schedule)
     total = sum(1 for _ in schedule)
-    played = zip(_live(schedule, values), counted(schedule, counts), strict=True)
+    played = zip(_live(schedule, *data), counted(schedule, counts), strict=True)
     for k, ((before, after), (whole, _)) in enumerate(played):
         r = whole.crossing()
         np.add.at(sent, r.src, sizes[r.chunk])
@@ -84,7 +100,7 @@ def _steps(
             "dst": r.dst.tolist(),
             "chunk": r.chunk.tolist(),
             "reduce": r.reduce.astype(int).tolist(),
-            "log": _log(whole, before),
+            "log": _log(whole, before, data[1]),
             "cell": cells.tolist(),
             "mask": _masks(counts > 0).ravel()[cells].tolist(),
             "twice": _masks(counts > 1).ravel()[cells].tolist(),
@@ -106,7 +122,7 @@ def _check_room(schedule: Schedule) -> None:
         )
 
 
-def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
+def _data(schedule: Schedule, x: Any, op: str) -> tuple[Any, npt.NDArray[np.int64], str]:
     """Return shown values [rank, chunk], units per chunk, and what a value is."""
     if x is None:
         ones = np.ones(schedule.chunks, np.int64)
@@ -116,10 +132,12 @@ def _data(schedule: Schedule, x: Any) -> tuple[Any, npt.NDArray[np.int64], str]:
             "(c + 1) · 10ʳ for chunk c of rank r. S is one whole array",
         )
     shares = [_as_numpy(share) for share in as_shares(schedule, x)]
-    check_op("sum", shares[0].dtype)
+    check_op(op, shares[0].dtype)
     buf, bounds = load(schedule, shares)
     sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
     note = f"one element of each chunk (the first that no rank has at 0), {short_name(buf.dtype)}"
+    if op == "avg":
+        note += f". The sum is divided by {schedule.workers} after the last round"
     return _telling(buf, schedule.workers), sizes, note
 
 
@@ -136,10 +154,10 @@ def _telling(buf: Any, workers: int) -> Any:
     return buf[:, np.arange(buf.shape[1]), at]
 
 
-def _live(schedule: Schedule, values: Any) -> Iterator[tuple[Any, Any]]:
+def _live(schedule: Schedule, values: Any, op: str) -> Iterator[tuple[Any, Any]]:
     """Yield the shown values before and after each round."""
     before = values
-    for _, after in steps(schedule, values.copy()):
+    for _, after in steps(schedule, values.copy(), op):
         yield before, after
         before = after.copy()
 
@@ -162,12 +180,15 @@ def _texts(values: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and not (value.is_integer() and abs(value) < _WHOLE):
+        return f"{value:.3g}"
+    return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _log(r: Round, before: Any) -> list[str]:
-    """Write each transfer with its sum."""
+def _log(r: Round, before: Any, op: str) -> list[str]:
+    """Write each transfer with its sum, or what `op` makes of the two."""
+    combine, written = combiner(op, before), _WRITTEN[op]
     held: dict[tuple[int, int], Any] = {}
     said = []
     for src, dst, chunk, adds in _transfers(r):
@@ -178,10 +199,10 @@ def _log(r: Round, before: Any) -> list[str]:
             held[dst, chunk] = came
             continue
         old = held.get((dst, chunk), before[dst, chunk])
-        new = held[dst, chunk] = old + came
+        new = held[dst, chunk] = combine(old, came)
         if src == dst:  # its own share, in its turn: no message
             continue
-        said.append(to + "{} + {} = {}".format(*(_text(v.item()) for v in (old, came, new))))
+        said.append(to + written.format(*(_text(v.item()) for v in (old, came, new))))
     return said
 
 

@@ -99,6 +99,24 @@ def _meaning(schedule: Schedule) -> Any:
     return (rank < schedule.workers) & (chunk >= 0)
 
 
+def starting(schedule: Schedule) -> npt.NDArray[np.bool_]:
+    """Return [rank, chunk]: whether what that rank holds there at the start can matter.
+
+    False, for instance, on ranks that are about to receive a broadcast.
+    """
+    rank, chunk = np.arange(schedule.ranks)[:, None], np.arange(schedule.chunks)
+    kind = schedule.collective
+    if kind in ("all_gather", "gather"):
+        matters = rank == owner_of(schedule)
+    elif kind in ("broadcast", "scatter"):
+        matters = (rank == (schedule.root or 0)) & (chunk >= 0)
+    elif kind == "all_to_all":
+        matters = rank == chunk // schedule.ranks
+    else:
+        matters = (rank >= 0) & (chunk >= 0)
+    return np.asarray(matters)
+
+
 def place_values(ranks: int, chunks: int) -> npt.NDArray[np.int64]:
     """Return x[rank, chunk] = (chunk + 1) * 10**rank: whose share it is can be read off a sum.
 

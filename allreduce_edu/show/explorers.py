@@ -103,6 +103,10 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    def told(self) -> dict[str, Any]:
+        """Return the table as what travels to the browser."""
+        return {"head": list(self.head), "rows": [list(row) for row in self.rows]}
+
 
 @dataclass(frozen=True)
 class View:
@@ -274,7 +278,7 @@ class Explorer(anywidget.AnyWidget):
         parts = [f"<p><strong>{escape(self.title)}.</strong> {escape(self._set())}</p>"]
         parts += [chart.image() for chart in views.charts]
         parts.append(f"<p>{escape(views.words)}</p>" if views.words else "")
-        parts.append(_html_table(views.table) if views.table else "")
+        parts.append(html_table(views.table) if views.table else "")
         return "\n".join(filter(None, parts))
 
     def _set(self) -> str:
@@ -309,10 +313,7 @@ def _told(control: Control) -> dict[str, Any]:
 
 
 def _told_view(views: View) -> dict[str, Any]:
-    table = views.table and {
-        "head": list(views.table.head),
-        "rows": [list(row) for row in views.table.rows],
-    }
+    table = views.table and views.table.told()
     return {
         "charts": [chart.svg(live=True) for chart in views.charts],
         "words": views.words,
@@ -323,7 +324,9 @@ def _told_view(views: View) -> dict[str, Any]:
 _CELL = "padding: 3px 24px 3px 0; text-align: left; vertical-align: top"
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """Return a table as HTML that brings its own style."""
+
     def cell(name: str, text: str, scope: str = "") -> str:
         return f'<{name}{scope} style="{_CELL}">{escape(text)}</{name}>'
 

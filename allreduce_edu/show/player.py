@@ -23,6 +23,9 @@ RANKS = range(2, 17)
 PIECES = range(1, 5)
 SPEEDS = (0.5, 1.0, 2.0, 4.0)
 CSS = paint.css() + (STATIC / "player.css").read_text(encoding="utf-8")
+_EXPORT = "export default { initialize, render };"
+# The script without its last line, for widgets that add something of their own.
+SCRIPT = (STATIC / "player.js").read_text(encoding="utf-8").removesuffix(f"{_EXPORT}\n")
 
 
 class Player(anywidget.AnyWidget):
@@ -38,6 +41,8 @@ class Player(anywidget.AnyWidget):
         number of chunks per block; the kernel answers them.
     x : as for ``run``, optional
         Real data, one array per rank, for a schedule.
+    op : as for ``run``, optional
+        What is made of two numbers that meet.
     index : int
         The frame to start with; frame k is the state after k rounds.
     ranks : int, optional
@@ -51,7 +56,7 @@ class Player(anywidget.AnyWidget):
     Player: ring all-reduce, 4 ranks, 4 chunks, 6 rounds, at round 0
     """
 
-    _esm = STATIC / "player.js"
+    _esm: Any = STATIC / "player.js"
     _css = CSS
     frames = traitlets.Dict().tag(sync=True)
     scenes = traitlets.Dict().tag(sync=True)
@@ -70,6 +75,7 @@ class Player(anywidget.AnyWidget):
         schedule: Schedule | Callable[..., Schedule],
         x: Any = None,
         *,
+        op: str = "sum",
         index: int = 0,
         ranks: int | None = None,
         speed: float = 1.0,
@@ -79,7 +85,7 @@ class Player(anywidget.AnyWidget):
         if isinstance(schedule, Schedule):
             if ranks not in (None, schedule.ranks):
                 raise ValueError(f"ranks is {schedule.ranks} in this schedule, got {ranks}")
-            shown = frames_of(schedule, x)
+            shown = frames_of(schedule, x, op)
         else:
             self._make = _maker(schedule, x)
             ranks = integer("ranks", 4 if ranks is None else ranks, RANKS[0], RANKS[-1])

@@ -406,9 +406,8 @@ function track(frames) {
 // --------------------------------------------------------------------- widget
 
 /** The clock: one per model, however often it is displayed, so that it never ticks twice. */
-function initialize({ model }) {
+function initialize({ model }, last = () => model.get("frames").steps.length) {
   let timer;
-  const last = () => model.get("frames").steps.length;
   function tick() {
     if (model.get("index") < last()) model.set("index", model.get("index") + 1);
     if (model.get("index") >= last()) model.set("playing", false);
@@ -430,11 +429,34 @@ function initialize({ model }) {
   return () => clearTimeout(timer);
 }
 
+/** Go to another frame: fly if it is one step away, else jump. Returns how to stop on the way. */
+function go(picture, from, to, speed, label) {
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (calm || document.hidden || Math.abs(to - from) > 1) {
+    picture.show(to, label);
+    return () => {};
+  }
+  picture.show(Math.min(from, to), label);
+  const at = picture.fly(Math.max(from, to));
+  const long = Math.min(900, (0.55 * PACE) / speed);
+  let start, flight;
+  function frame(time) {
+    start ??= time;
+    const t = Math.min(1, (time - start) / long);
+    const eased = t < 0.5 ? 2 * t * t : 1 - 2 * (1 - t) * (1 - t);
+    at(to > from ? eased : 1 - eased);
+    if (t < 1) flight = requestAnimationFrame(frame);
+    else picture.show(to, label);
+  }
+  at(to > from ? 0 : 1);
+  flight = requestAnimationFrame(frame);
+  return () => cancelAnimationFrame(flight);
+}
+
 function render({ model, el }) {
-  const calm = matchMedia("(prefers-reduced-motion: reduce)");
   let now = {}; // what belongs to the frames at hand
   let shown = 0; // the frame that is drawn
-  let flight = 0;
+  let flight = () => {}; // how to stop what is moving
 
   function put(changes) {
     for (const [name, value] of Object.entries(changes)) model.set(name, value);
@@ -491,7 +513,7 @@ function render({ model, el }) {
     const scene = scenes[chosen];
     const log = logbook(frames, seek);
     now = { frames, scene, log, picture: picture(frames, scene) };
-    cancelAnimationFrame(flight);
+    flight();
     wait.textContent = model.get("problem");
     root.setAttribute("aria-label", `Player: ${frames.name}`);
     root.classList.toggle("ar-wide", scene.width > 760);
@@ -533,27 +555,10 @@ function render({ model, el }) {
   function move() {
     const [from, to] = [shown, Math.min(model.get("index"), last())];
     if (from === to) return;
-    cancelAnimationFrame(flight);
+    flight();
     shown = to;
     write();
-    if (calm.matches || document.hidden || Math.abs(to - from) > 1) {
-      now.picture.show(to, label(to));
-      return;
-    }
-    now.picture.show(Math.min(from, to), label(to));
-    const at = now.picture.fly(Math.max(from, to));
-    const long = Math.min(900, (0.55 * PACE) / model.get("speed"));
-    let start;
-    function frame(time) {
-      start ??= time;
-      const t = Math.min(1, (time - start) / long);
-      const eased = t < 0.5 ? 2 * t * t : 1 - 2 * (1 - t) * (1 - t);
-      at(to > from ? eased : 1 - eased);
-      if (t < 1) flight = requestAnimationFrame(frame);
-      else now.picture.show(to, label(to));
-    }
-    at(to > from ? 0 : 1);
-    flight = requestAnimationFrame(frame);
+    flight = go(now.picture, from, to, model.get("speed"), label(to));
   }
 
   /** Show the numbers that the kernel holds, and what it says about those it refused. */
@@ -602,7 +607,7 @@ function render({ model, el }) {
   build();
   playing();
   return () => {
-    cancelAnimationFrame(flight);
+    flight();
     for (const [events, act] of Object.entries(heard)) model.off(events, act);
   };
 }
