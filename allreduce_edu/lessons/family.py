@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.algorithms import (
     all_to_all,
-    binomial_broadcast,
     binomial_reduce,
     gather,
     naive,
@@ -47,6 +46,17 @@ def server_reduce(n: int) -> Schedule:
     return Schedule("reduce to a server", n, 1, lambda: both, collective="reduce", root=0).split(n)
 
 
+def broadcast(n: int) -> Schedule:
+    """Copy rank 0's array to everyone: in each round all who have it serve one more.
+
+    ceil(log2 N) rounds. Source: pytorch/gloo, gloo/broadcast.cc (the order of the pairs).
+    """
+    ahead = (1 << i for i in range((n - 1).bit_length()))
+    pairs = [(np.arange(min(k, n - k)), k) for k in ahead]
+    rounds = [Round.of(src, src + k, 0, False) for src, k in pairs]
+    return Schedule("broadcast", n, 1, lambda: rounds, collective="broadcast", root=0)
+
+
 def reduce_broadcast(n: int) -> Schedule:
     """Reduce to rank 0, which then sends the result to everybody."""
     reduce = server_reduce(n)
@@ -77,7 +87,7 @@ FAMILY = {
         "logging: a loss or a count that one rank prints",
     ),
     "broadcast": Member(
-        lambda n: binomial_broadcast(n).split(n),
+        lambda n: broadcast(n).split(n),
         "every rank ends with rank 0's array",
         "DDP: equal weights before the first step",
         adds=False,

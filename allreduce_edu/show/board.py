@@ -32,6 +32,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     "ranks": {n: str(n) for n in range(2, 9)},
 }
 LABELS = {"collective": "Collective", "op": "Op", "dtype": "Data type", "ranks": "Ranks"}
+_WHOLE = 1e10  # whole floating-point numbers below are written out
 Array = npt.NDArray[Any]
 
 
@@ -240,7 +241,10 @@ def _chunk(values: Array, most: int = 4) -> str:
 
 
 def _text(value: Any) -> str:
-    return f"{value:.7g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    whole = value.is_integer() and abs(value) < _WHOLE
+    return f"{value:.0f}" if whole else f"{value:.7g}"
 
 
 def _of(shown: Shown) -> str:

@@ -20,6 +20,7 @@ from allreduce_edu.engine.spmd.errors import (
 )
 from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.lift import schedule
+from allreduce_edu.engine.spmd.play import play
 from allreduce_edu.engine.spmd.simulate import Run, hang, run
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Run",
     "hang",
     "orders",
+    "play",
     "run",
     "schedule",
     "spmd",
