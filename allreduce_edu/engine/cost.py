@@ -19,7 +19,7 @@ import numpy.typing as npt
 from allreduce_edu.engine.check import integer, kind
 from allreduce_edu.engine.links import Links, Seconds
 from allreduce_edu.engine.problems import outside
-from allreduce_edu.engine.schedule import Round, Schedule, expandable, schedule_of
+from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
 
 _MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
 _FEW_TRANSFERS = 1 << 20
@@ -76,14 +76,14 @@ def time(schedule: Schedule, sizes: Any, links: Links) -> float:
     """
     _check(schedule, links)
     size = chunk_bytes(schedule, sizes)
-    upto, total = _upto(size), 0.0
+    upto, total, even = _upto(size), 0.0, size.min() == size.max()
     uneven = 0 == size.min() < size.max() and schedule.transfers() <= _FEW_TRANSFERS
     for r, times in ((r, 1) for r in schedule.spans()) if uneven else schedule.blocks():
         for sentence in outside(r, 1, schedule.ranks, schedule.chunks):
             raise ValueError(f"{schedule.name}: {sentence}")
-        carried = _carried(upto, r) if times == 1 else np.full(len(r), _largest(upto, r.span))
-        seconds, busy = links.cost(r, carried)
-        total += times * float(seconds[busy].max(initial=0))
+        alike = even or times > 1
+        carried = _largest(upto, r.span) if alike else _carried(upto, r)
+        total += times * float(links.cost(r, carried).max())
     return total
 
 
@@ -156,18 +156,45 @@ def _clocks(
     """Yield (ready, start, end) of every round."""
     size = chunk_bytes(schedule, sizes)
     clock = _late(late, links.ranks)
-    for r, _, carried in _read(expandable(schedule, "use cost.time, which reads blocks"), size, 1):
-        seconds, busy = links.cost(r, carried)
+    expandable(schedule, "use cost.time, which reads blocks")
+    for r, times, carried in _read(schedule, size):
+        seconds, meet = links.cost(r, carried), _Meeting.of(r, carried, links.ranks)
+        for _ in range(times):
+            start = meet.start(clock, barrier=barrier)
+            done = np.where(meet.busy, start + seconds, clock)
+            yield clock, start, done
+            clock = np.full(links.ranks, done.max()) if barrier else done
+
+
+class _Meeting(NamedTuple):
+    """Who must be there before a rank can begin a round."""
+
+    src: Ints
+    dst: Ints
+    busy: npt.NDArray[np.bool_]
+    once: bool  # no rank sends or receives twice
+
+    @classmethod
+    def of(cls, r: Round, carried: Bytes, ranks: int) -> _Meeting:
         real = (carried > 0) & (r.src != r.dst)
+        src, dst = r.src[real], r.dst[real]
+        sends, receives = (np.bincount(end, minlength=ranks) for end in (src, dst))
+        once = max(sends.max(initial=0), receives.max(initial=0)) <= 1
+        return cls(src, dst, (sends + receives) > 0, bool(once))
+
+    def start(self, clock: Seconds, *, barrier: bool) -> Seconds:
+        """Return when each rank begins, from when each is ready."""
         start = clock.copy()
-        together = np.maximum(clock[r.src[real]], clock[r.dst[real]])
-        for end in (r.src[real], r.dst[real]):
-            np.maximum.at(start, end, together)
         if barrier:
-            start[busy] = clock.max()
-        done = np.where(busy, start + seconds, clock)
-        yield clock, start, done
-        clock = np.full(links.ranks, done.max()) if barrier else done
+            start[self.busy] = clock.max()
+            return start
+        together = np.maximum(clock[self.src], clock[self.dst])
+        for end in (self.src, self.dst):
+            if self.once:
+                start[end] = np.maximum(start[end], together)
+            else:
+                np.maximum.at(start, end, together)
+        return start
 
 
 def chunk_bytes(schedule: Schedule, sizes: Any) -> Bytes:
@@ -229,11 +256,9 @@ def _largest(upto: Bytes, span: int) -> int:
     return int((upto[span:] - upto[:-span]).max(initial=0))
 
 
-def _read(
-    schedule: Schedule, size: Bytes, most: int | None = None
-) -> Iterator[tuple[Round, int, Bytes]]:
+def _read(schedule: Schedule, size: Bytes) -> Iterator[tuple[Round, int, Bytes]]:
     """Yield (round, times, bytes of each transfer): as blocks if chunks are of one size."""
-    alike = most is None and (not size.size or bool((size == size[0]).all()))
+    alike = not size.size or bool((size == size[0]).all())
     if not alike:
         expandable(schedule, "choose a size that cuts into equal chunks")
     k, upto = 1, _upto(size)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,11 +15,18 @@ import numpy as np
 
 from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
 from allreduce_edu.engine.precision import Rounding
-from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
+from allreduce_edu.engine.schedule import (
+    FEW_TRANSFERS,
+    Ints,
+    Round,
+    Schedule,
+    expandable,
+    schedule_of,
+)
 
-_VIEW = 32 * 1024  # bytes a chunk from which one call per transfer beats one per round
+_VIEW = 4 * 1024  # bytes a chunk from which one call per transfer beats one per round
 _INSTEAD = "count its bytes with sent_bytes and its time with cost.time, which read blocks"
-_FEW = 64  # transfers up to which a set is faster than numpy
+_FEW_CELLS = 1 << 14  # of which a view each is made at once
 _SLAB = 1 << 20  # bytes copied at once where a round reads what it writes
 
 
@@ -150,12 +157,14 @@ def _steps(
     schedule: Schedule, buf: Any, op: str, rounding: Rounding | None = None
 ) -> Iterator[tuple[Round, Any]]:
     combine = combiner(op, buf)
-    cells = buf[:, :, None] if buf.ndim == 2 else buf
+    whole = buf[:, :, None] if buf.ndim == 2 else buf
+    few = schedule.ranks * schedule.chunks <= _FEW_CELLS
+    cells = [list(rank) for rank in whole] if few else whole  # each a view of the buffer
     for r in schedule.spans():
         if rounding:
-            _play_rounded(cells, r.expanded(), combine, rounding)
+            _play_rounded(whole, r.expanded(), combine, rounding)
         else:
-            _play(cells, r, combine)
+            _play(whole, cells, r, combine)
         yield r.expanded(), buf
 
 
@@ -182,34 +191,25 @@ def _play_rounded(buf: Any, r: Round, combine: Any, rounding: Rounding) -> None:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # inf and NaN are values, carried like others
-def _play(buf: Any, r: Round, combine: Any) -> None:
+def _play(buf: Any, cells: Any, r: Round, combine: Any) -> None:
     """Play one round in place: everything is read before anything is written."""
-    large = _cell_bytes(buf) >= _VIEW
-    if not _reads_what_it_writes(r, buf.shape[1]):
-        if large or _cell_bytes(buf) * r.span >= _VIEW:
-            _one_by_one(buf, r, combine)
+    one_by_one = len(r) <= FEW_TRANSFERS or _cell_bytes(buf) * r.span >= _VIEW
+    if not r.reads_what_it_writes:
+        if one_by_one:
+            _one_by_one(buf, cells, r, combine)
         else:
             r = r.expanded()
             _in_layers(buf, r, lambda i: buf[r.src[i], r.chunk[i]], combine)
         return
     r = r.expanded()
-    cells, which = np.unique(r.src * buf.shape[1] + r.chunk, return_inverse=True)
-    for part in _slabs(buf, len(cells)):
-        before = part[np.divmod(cells, buf.shape[1])]  # a copy
-        if large:
-            _one_by_one(part, r, combine, (before[i : i + 1] for i in which.tolist()))
-        else:
-            _in_layers(part, r, lambda i: before[which[i]], combine)  # noqa: B023 - used at once
-
-
-def _reads_what_it_writes(r: Round, chunks: int) -> bool:
-    if len(r) * r.span > _FEW:
-        r = r.expanded()
-        return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
-    each = [range(c, c + r.span) for c in r.chunk.tolist()]
-    written = {(rank, c) for rank, row in zip(r.dst.tolist(), each, strict=True) for c in row}
-    read = ((rank, c) for rank, row in zip(r.src.tolist(), each, strict=True) for c in row)
-    return not written.isdisjoint(read)
+    if one_by_one:
+        for part in _slabs(buf, len(r.read_and_written)):
+            _one_by_one_from_copies(part, r, combine)
+        return
+    kept, which = np.unique(r.src * buf.shape[1] + r.chunk, return_inverse=True)
+    for part in _slabs(buf, len(kept)):
+        before = part[np.divmod(kept, buf.shape[1])]  # a copy
+        _in_layers(part, r, lambda i: before[which[i]], combine)  # noqa: B023 - used at once
 
 
 def load(schedule: Schedule, shares: Sequence[Any]) -> tuple[Any, Ints]:
@@ -257,17 +257,31 @@ def _joined(row: Any, bounds: Ints, like: Any) -> Any:
     return flat.reshape(like.shape)
 
 
-def _one_by_one(buf: Any, r: Round, combine: Any, sent: Iterable[Any] | None = None) -> None:
-    """One contiguous operation per transfer, and no copy: the fastest for large chunks."""
-    src, dst, chunk, reduce = (part.tolist() for part in (r.src, r.dst, r.chunk, r.reduce))
-    rows = [slice(c, c + r.span) for c in chunk] if r.span > 1 or sent is not None else chunk
-    came = sent if sent is not None else (buf[at] for at in zip(src, rows, strict=True))
-    for at, arriving, adds in zip(zip(dst, rows, strict=True), came, reduce, strict=True):
-        held = buf[at]
-        if adds:
-            combine(held, arriving, out=held)
+def _one_by_one(buf: Any, cells: Any, r: Round, combine: Any) -> None:
+    """One contiguous operation per transfer, and no copy: the fastest but for tiny chunks."""
+    k = r.span
+    for src, dst, c, adds in r.moves:
+        if k == 1:
+            held, came = cells[dst][c], cells[src][c]
         else:
-            held[...] = arriving
+            held, came = buf[dst, c : c + k], buf[src, c : c + k]
+        if adds:
+            combine(held, came, out=held)
+        else:
+            held[...] = came
+
+
+def _one_by_one_from_copies(buf: Any, r: Round, combine: Any) -> None:
+    """Do the same where a round reads what it writes: that is copied first."""
+    ranks, chunks = zip(*r.read_and_written, strict=True)
+    before = dict(zip(r.read_and_written, buf[ranks, chunks], strict=True))
+    for src, dst, c, adds in r.moves:
+        held, came = buf[dst, c], before.get((src, c))
+        came = buf[src, c] if came is None else came
+        if adds:
+            combine(held, came, out=held)
+        else:
+            held[...] = came
 
 
 def _in_layers(

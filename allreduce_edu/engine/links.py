@@ -228,8 +228,8 @@ class Links:
         across = _slower(what(self.across), src, dst)
         return np.where(self.node[src] == self.node[dst], inside, across)
 
-    def cost(self, r: Round, sizes: Any) -> tuple[Seconds, npt.NDArray[np.bool_]]:
-        """Return the seconds that a round takes each rank, array[ranks], and who takes part.
+    def cost(self, r: Round, sizes: Any) -> Seconds:
+        """Return the seconds that a round takes each rank, array[ranks].
 
         A port takes the largest alpha of its messages, plus the beta of all their bytes. A rank
         takes as long as the slowest port that it uses, with what others send through it, plus
@@ -238,23 +238,24 @@ class Links:
         Parameters
         ----------
         r : Round
-        sizes : array[transfers]
+        sizes : array[transfers], or a number for all
             Bytes that each transfer carries; one without bytes is no message.
         """
-        reduced: Any = 0.0
+        if np.ndim(sizes):
+            full = (sizes > 0) & (r.src != r.dst)
+            src, dst, sent = (e if full.all() else e[full] for e in (r.src, r.dst, sizes))
+        else:
+            out = r.crossing()
+            some = slice(None if sizes else 0)
+            src, dst, sent = out.src[some], out.dst[some], sizes
+        alpha, seconds = self.alpha(src, dst), self.beta(src, dst) * sent
+        slowest = np.maximum(*(self._ends(end, src, dst, alpha, seconds) for end in (src, dst)))
         if self.gamma:
-            reduced = np.bincount(r.dst[r.reduce], sizes[r.reduce], self.ranks) * self.gamma
-        real = (r.src != r.dst) & (sizes > 0)
-        src, dst, sizes = (each if real.all() else each[real] for each in (r.src, r.dst, sizes))
-        alpha, seconds = self.alpha(src, dst), self.beta(src, dst) * sizes
-        busy = np.zeros(self.ranks, bool)
-        busy[src] = busy[dst] = True
-        slowest = np.maximum(
-            *(self._ends(end, src, dst, alpha, seconds) for end in (src, dst)),
-        )
-        return slowest + reduced, busy
+            reduced = np.broadcast_to(sizes, r.src.shape)[r.reduce]
+            slowest += np.bincount(r.dst[r.reduce], reduced, self.ranks) * self.gamma
+        return slowest
 
-    def _ends(self, end: Ints, src: Ints, dst: Ints, alpha: Any, seconds: Seconds) -> Seconds:
+    def _ends(self, end: Ints, src: Ints, dst: Ints, alpha: Any, seconds: Any) -> Seconds:
         """Return the time of the slowest outgoing (or incoming) port of each rank."""
         if self.own_wires:
             _, port = np.unique(src * self.ranks + dst, return_inverse=True)
@@ -263,17 +264,22 @@ class Links:
         else:
             port = np.where(self.node[src] != self.node[dst], self.ranks + self.nic[end], end)
         slowest = np.zeros(self.ranks)
-        np.maximum.at(
-            slowest, end, _ports(port, alpha, seconds, int(port.max(initial=0)) + 1)[port]
-        )
+        each = _ports(port, alpha, seconds, int(port.max(initial=0)) + 1)
+        np.maximum.at(slowest, end, each[port])
         return slowest
 
 
-def _ports(port: Ints, alpha: Any, seconds: Seconds, count: int) -> Seconds:
+def _ports(port: Ints, alpha: Any, seconds: Any, count: int) -> Seconds:
     """Return each port's largest alpha plus the sum of its seconds."""
+    if not np.ndim(alpha) and not np.ndim(seconds):
+        messages = np.bincount(port, minlength=count)
+        return np.asarray(messages * seconds + (messages > 0) * alpha)
     most = np.zeros(count)
+    if len(port) <= count and np.bincount(port, minlength=count).max() == 1:
+        most[port] = alpha + seconds
+        return most
     np.maximum.at(most, port, alpha)
-    most += np.bincount(port, seconds, count)
+    most += np.bincount(port, np.broadcast_to(seconds, port.shape), count)
     return most
 
 

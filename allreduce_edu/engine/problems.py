@@ -26,10 +26,10 @@ def outside(r: Round, k: int, ranks: int, chunks: int) -> Iterator[str]:
     """Yield a sentence if round k names a rank or chunk that there is not."""
     for name, limit in (("src", ranks), ("dst", ranks), ("chunk", chunks - r.span + 1)):
         part = getattr(r, name)
-        if part.size and (part.min() < 0 or part.max() >= limit):
+        if part.size and part.astype(np.intp, copy=False).view(np.uintp).max() >= max(limit, 0):
             wrong = part[(part < 0) | (part >= limit)][0]
             yield f"round {k}: {name} must be between 0 and {limit - 1}, got {wrong}"
-            return
+            return  # a number below 0 is a very large one without its sign
 
 
 def _collisions(r: Round, k: int, chunks: int) -> Iterator[str]:

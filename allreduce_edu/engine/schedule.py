@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ import numpy.typing as npt
 from allreduce_edu.engine.check import count, integer, kind, unknown
 from allreduce_edu.engine.problems import PARTS, cells_in_both, labels, owners, problems_of
 
+T = TypeVar("T")
 Ints = npt.NDArray[np.intp]
 COLLECTIVE_NAMES = (
     "all_reduce",
@@ -32,7 +34,9 @@ COLLECTIVE_NAMES = (
     "custom",
 )
 _ROOTED = ("reduce", "broadcast", "gather", "scatter")
+FEW_TRANSFERS = 64  # in a round, up to which a loop is faster than numpy
 _SHOWN = 12  # transfers of a round, and rounds, that print() writes out
+_KEPT = 1 << 15  # transfers up to which a schedule keeps its rounds: a ring of 64 ranks
 _FEW_CELLS = 1 << 20  # no algorithm has too many transfers for so few
 _MOST_TRANSFERS = 1 << 28  # read one by one: about half a minute
 
@@ -103,14 +107,42 @@ class Round:
 
     def expanded(self) -> Round:
         """Return the same round with one transfer per chunk."""
+        return self if self.span == 1 else self._expanded
+
+    @cached_property
+    def _expanded(self) -> Round:
         k = self.span
-        if k == 1:
-            return self
         chunk = (self.chunk[:, None] + np.arange(k)).ravel()
         return Round(self.src.repeat(k), self.dst.repeat(k), chunk, self.reduce.repeat(k))
 
+    @cached_property
+    def moves(self) -> list[tuple[int, int, int, bool]]:
+        """The transfers as Python's numbers, (src, dst, chunk, reduce) each."""
+        parts = (getattr(self, part).tolist() for part in PARTS)
+        return list(zip(*parts, strict=True))
+
+    @cached_property
+    def read_and_written(self) -> list[tuple[int, int]]:
+        """The (rank, chunk) that are both sent and written, so that their values must be kept."""
+        moves = self.expanded().moves
+        written = {(dst, c) for _, dst, c, _ in moves}
+        return sorted(written & {(src, c) for src, _, c, _ in moves})
+
+    @cached_property
+    def reads_what_it_writes(self) -> bool:
+        """Whether there are any such."""
+        if len(self) * self.span <= FEW_TRANSFERS:
+            return bool(self.read_and_written)
+        r = self.expanded()
+        chunks = 1 + int(r.chunk.max(initial=0))
+        return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
+
     def crossing(self) -> Round:
         """Return the transfers that cross a link: all but those of a rank to itself."""
+        return self._crossing
+
+    @cached_property
+    def _crossing(self) -> Round:
         out = self.src != self.dst
         if out.all():
             return self
@@ -183,7 +215,8 @@ class Schedule:
     ranks, chunks : int
         A chunk is an identity, not a place: chunk 2 is chunk 2 on every rank.
     rounds : callable
-        Returns the rounds, each a `Round` or several as an `Alike`; called again for every reading.
+        Returns the rounds, each a `Round` or several as an `Alike`; called again for every
+        reading, unless they are few: those are kept.
     collective : str
         What it claims to be, one of ``COLLECTIVE_NAMES``; ``verify`` holds it to that.
     root : int or None
@@ -229,6 +262,9 @@ class Schedule:
 
     def spans(self) -> Iterator[Round]:
         """Yield every round as it was written, with its ``span``."""
+        return self._kept("_spans", self._read_spans, lambda r: len(r) * r.span)
+
+    def _read_spans(self) -> Iterator[Round]:
         for alike in self.alikes():
             first = alike.at(0)
             yield first
@@ -246,7 +282,26 @@ class Schedule:
 
         The round is as it was written, with its ``span``: the whole schedule at its shortest.
         """
+        return self._kept("_blocks", self._read_blocks, lambda block: len(block[0]))
+
+    def _read_blocks(self) -> Iterator[tuple[Round, int]]:
         return ((alike.at(0), alike.times) for alike in self.alikes())
+
+    def _kept(
+        self, name: str, read: Callable[[], Iterator[T]], transfers: Callable[[T], int]
+    ) -> Iterator[T]:
+        """Yield what `read` does, from the second time on from memory if it is little."""
+        if name in self.__dict__:
+            yield from self.__dict__[name]
+            return
+        kept, room = [], _KEPT
+        for each in read():
+            room -= transfers(each) + 1
+            if room >= 0:
+                kept.append(each)
+            yield each
+        if room >= 0:
+            self.__dict__[name] = kept
 
     def transfers(self) -> int:
         """Return how many transfers of one chunk there are, counted by `blocks`."""
@@ -359,6 +414,9 @@ class Schedule:
 
         def relabelled(r: Round) -> Round:
             r = r if in_a_row else r.expanded()
+            if len(to_rank) == len(to_chunk) == 1:
+                (rank,), (chunk,) = to_rank, to_chunk
+                return Round(rank[r.src], rank[r.dst], chunk[r.chunk], r.reduce, r.span)
             src, dst = to_rank[:, r.src], to_rank[:, r.dst]
             chunk = np.broadcast_to(to_chunk[:, r.chunk], src.shape)
             reduce = np.broadcast_to(r.reduce, src.shape)
@@ -417,9 +475,12 @@ class Schedule:
 
     def check(self) -> Schedule:
         """Return self, or raise ValueError with the first of its `problems`."""
+        if self.__dict__.get("_playable"):  # the rounds that are kept were found good
+            return self
         for k, each in enumerate(self, 1):
             for sentence in problems_of(each, k, self.ranks, self.chunks):
                 raise ValueError(f"{self.name}: {sentence}")
+        self.__dict__["_playable"] = "_spans" in self.__dict__
         return self
 
 
