@@ -9,13 +9,14 @@ from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 from allreduce_edu import Pool  # noqa: E402
+from allreduce_edu.realdist import train_ddp  # noqa: E402
 from allreduce_edu.realdist.ddp import (  # noqa: E402
     Watch,
     eight_layer_buckets,
     traced_backward,
     watched_backwards,
 )
-from allreduce_edu.realdist.train import fingerprint, gradients, images, make_model  # noqa: E402
+from allreduce_edu.realdist.train import fingerprint, flat, gradients, images, make_model  # noqa: E402
 
 LAST, FIRST = ["2.bias", "2.weight"], ["0.bias", "0.weight"]
 ONE_KB = 0.001  # MiB: the last layer closes a bucket, the first another
@@ -124,3 +125,19 @@ def test_a_trace_shows_where_the_first_all_reduce_overlaps(pool, capfd):
         assert min(s.start for s in compute) < sent[0] < max(s.stop for s in compute)
         assert all(0 <= s.start <= s.stop < 60 for s in spans)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_resumed_run_differs_only_by_the_order_in_its_first_bucket(tmp_path):
+    """On two ranks there is one order, so no bit differs; on three, the last ones."""
+
+    def weights(epochs, checkpoint=None):
+        return flat(train_ddp.train(torch.device("cpu"), epochs, 16, checkpoint).parameters())
+
+    for ranks, same in ((2, True), (3, False)):
+        file = tmp_path / f"{ranks}.pt"
+        with Pool(ranks, backend="gloo") as pool:
+            straight = pool.run(weights, 2)[0]
+            pool.run(weights, 1, file)
+            resumed = pool.run(weights, 2, file)[0]
+        assert torch.equal(straight, resumed) == same
+        assert torch.allclose(straight, resumed, atol=1e-5)
