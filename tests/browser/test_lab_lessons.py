@@ -35,6 +35,13 @@ def my_ring(n):
 checks.my_ring(my_ring)
 """
 
+SENT = """def sent(n, elements, rank):
+    size = ring(n).cut(elements)
+    return 2 * elements - size[(rank + 1) % n] - size[(rank + 2) % n]
+
+
+sent_exactly(sent)
+"""
 HUNT = """found = {"A": 2, "B": 5, "C": 4, "D": "right", "E": 7, "F": 4}
 hunt(found)
 """
@@ -82,6 +89,16 @@ def test_03_steps_by_keyboard_slows_a_link_and_judges_rings(open_notebook):
     shows_where_it_goes_wrong(notebook)
     judges_a_ring(notebook)
     judges_a_hunt(notebook)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 800)])
+def test_04_counts_times_and_judges(open_notebook, theme, width):
+    notebook = open_notebook("notebooks/04_count_the_bytes.ipynb", theme=theme, width=width)
+    notebook.run_all()
+    bars_follow_the_ranks(notebook)
+    the_size_slides_along_the_curves(notebook)
+    asks_for_seconds(notebook)
+    judges_a_count(notebook)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -181,6 +198,59 @@ def judges_a_ring(notebook):
     expect(exercise).to_contain_text("Not yet: With 4 ranks: fill in `send`")
     solve(notebook, exercise, "def my_ring", RING)
     expect(exercise).to_contain_text("Right: every share once and in its place", timeout=20_000)
+
+
+def bars_follow_the_ranks(notebook):
+    """Bars, bound and table follow a key; every other control is there after one press."""
+    explorer = notebook.page.locator(".ar-explorer", has_text="Four all-reduces, counted")
+    ring = explorer.locator("tbody tr", has_text="ring")
+    most = explorer.locator(".pictures > svg").first
+    expect(ring).to_contain_text("7 MB")
+    before = most.inner_html()
+    slider = explorer.get_by_role("slider", name="Ranks")
+    slider.press("End")
+    expect(ring).to_contain_text("126")
+    expect(most).to_contain_text("lower bound 7.88 MB")
+    assert most.inner_html() != before
+    explorer.get_by_role("button", name="Show all controls").press("Enter")
+    explorer.get_by_label("Numbers on each rank").select_option("7 billion")
+    explorer.get_by_label("Each number").select_option("bf16, 2 bytes")
+    expect(explorer.locator(".words")).to_contain_text("S = 14 GB on each of 64 ranks")
+    explorer.get_by_label("Link").select_option("NVLink 4")
+    expect(explorer.locator(".words")).to_contain_text("modelled: NVLink 4.")
+    fits = "(e) => e.scrollWidth <= e.clientWidth + 1"
+    assert explorer.locator(".rows").evaluate(fits), "the table is wider than its cell"
+
+
+def the_size_slides_along_the_curves(notebook):
+    explorer = notebook.page.locator(".ar-explorer", has_text="Time against size, modelled")
+    curves, bars = (explorer.locator(".pictures > svg").nth(i) for i in (0, 1))
+    slider = explorer.get_by_role("slider", name="S, bytes on each rank")
+    slider.focus()
+    cell = notebook.page.evaluate(ACTIVE_CELL)
+    before = curves.inner_html()
+    for _ in range(3):
+        slider.press("ArrowRight")
+    expect(bars).to_contain_text("S = 10 MB")
+    expect(explorer.locator(".words")).to_contain_text("fastest is: ring")
+    assert curves.inner_html() != before
+    assert notebook.page.evaluate(ACTIVE_CELL) == cell, "the arrow keys moved the notebook"
+
+
+def asks_for_seconds(notebook):
+    question = notebook.page.locator(".ar-predict, section", has_text="7 billion parameters").last
+    question.get_by_role("spinbutton").or_(question.get_by_role("textbox")).first.fill("22.4")
+    notebook.page.keyboard.press("Enter")
+    expect(question).to_contain_text("each rank sent its gradients once")
+
+
+def judges_a_count(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="def sent(n, elements, rank)")
+    expect(exercise).to_contain_text("rank 1 sends 16. 2(N-1)S/N is the mean over the ranks")
+    notebook.page.evaluate(WRITE, ["def sent", SENT])
+    exercise.locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    expect(exercise).to_contain_text("Right: element for element", timeout=20_000)
 
 
 def rows_fill_and_controls_open(notebook, explorer):
