@@ -263,9 +263,7 @@ def press_after(seconds, times=1):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.02)
 
-    thread = threading.Thread(target=press)
-    thread.start()
-    return thread
+    return threading.Thread(target=press)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals there are another matter")
@@ -275,6 +273,7 @@ def test_the_stop_button_ends_a_run_and_says_where_it_was(times):
     before = signal.signal(signal.SIGINT, lambda *_: later.append(1))
     try:
         presser = press_after(0.2, times)
+        presser.start()
         start = time.monotonic()
         with pytest.raises(KeyboardInterrupt) as info:
             spmd.run(spins, ranks=2)
@@ -292,6 +291,7 @@ def test_the_stop_button_at_any_moment_ends_a_loop_of_runs():
     for _ in range(40):
         presser = press_after(rng.uniform(0.001, 0.03))
         with pytest.raises(KeyboardInterrupt):
+            presser.start()
             while True:
                 spmd.run(programs.ring, x)
         presser.join()

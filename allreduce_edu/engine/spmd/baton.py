@@ -8,55 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import ctypes
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from types import FrameType
 from typing import Any
 
-from allreduce_edu.engine.spmd.sites import Stack, is_ours, stack_of
+from allreduce_edu.engine.spmd.sites import Stack, stack_of
+from allreduce_edu.engine.spmd.stop import Lines, Stop, leave, shoot
 
 _SLICE = 0.05  # seconds between two looks at the clock and the stop button
 PATIENCE = 2.0  # seconds to wait for a rank that is in code which does not come back to Python
-
-
-class Stop(BaseException):
-    """Unwinds a rank whose run is over.
-
-    ``except Exception`` lets it through. A bare ``except`` catches it; but then Python has made
-    an instance, in the rank's own thread, and the instance traces the learner's frames: at every
-    line, those of a handler included, the next shot is fired. So each ``try`` of a nest ends.
-    """
-
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)
-        again = partial(_fire, threading.get_ident(), Stop)
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
-        while frame is not None:
-            if not is_ours(frame.f_code.co_filename) and frame.f_code.co_filename != _THREADING:
-                frame.f_trace = again
-            frame = frame.f_back
-        sys.settrace(_leave_calls)
-
-
-_THREADING = threading.__file__
-
-
-def _api(name: str, *kinds: Any) -> Any:
-    """Return a function of Python's C interface that returns nothing."""
-    return ctypes.PYFUNCTYPE(None, *kinds)((name, ctypes.pythonapi))
-
-
-# Raise an exception in a thread, at its next instruction that looks for one.
-_shoot = _api("PyThreadState_SetAsyncExc", ctypes.c_ulong, ctypes.py_object)
-# The same as a tracer, (frame, event, arg): Python stops tracing when a tracer raises, and one in
-# Python would be hit by its own shot. The C function does not look at what it is given on top.
-_fire = _api("PyThreadState_SetAsyncExc", ctypes.c_ulong, *[ctypes.py_object] * 4)
-# Does nothing: a call that begins now may be a finaliser's, and is not traced.
-_leave_calls = _api("PyThreadState_Get", *[ctypes.py_object] * 3)
 
 
 class Baton:
@@ -130,14 +92,15 @@ class Baton:
             with contextlib.suppress(RuntimeError):  # it holds the baton or has ended
                 lock.release()
         until, pause = time.monotonic() + PATIENCE, 0.001
-        with _stops_muted():
+        with _stops_muted(), Lines() as lines:
             while (left := self._alive()) and time.monotonic() < until:
                 self._threads[left[0]].join(pause)
                 pause = min(0.01, pause * 1.5)
                 for rank in left:
                     with self._aim:
                         if rank not in self._gone:
-                            _shoot(self._threads[rank].ident or 0, Stop)
+                            lines.mark(self._threads[rank].ident or 0)
+                            shoot(self._threads[rank].ident or 0)
         return self._alive()
 
     def _alive(self) -> list[int]:
@@ -159,8 +122,7 @@ class Baton:
                     self._gone.add(rank)
                 for _ in range(100):
                     pass
-                if sys.gettrace() is _leave_calls:
-                    sys.settrace(None)
+                leave()
             except Stop:
                 continue
             return
@@ -171,8 +133,13 @@ def _stops_muted() -> Iterator[None]:
     """Keep quiet about a Stop that hits a finaliser or a thread's last breath: no news."""
     hooks: tuple[Callable[[Any], Any], ...] = (sys.unraisablehook, threading.excepthook)
 
-    def quietly(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda told: None if told.exc_type is Stop else hook(told)
+    def quietly(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
+        def tell(told: Any) -> None:
+            with contextlib.suppress(Stop):  # a shot may hit here as well
+                if told.exc_type is not Stop:
+                    hook(told)
+
+        return tell
 
     sys.unraisablehook, threading.excepthook = map(quietly, hooks)
     try:

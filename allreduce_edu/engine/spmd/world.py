@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from allreduce_edu.engine.dtypes import is_torch
-from allreduce_edu.engine.spmd.baton import Baton, Stop
+from allreduce_edu.engine.spmd.baton import Baton
 from allreduce_edu.engine.spmd.collectives import RESULTS
 from allreduce_edu.engine.spmd.comm import Comm, Kind, Request, copy_of, kind_of, raw, write
 from allreduce_edu.engine.spmd.sites import Site, Stack, site_of, stack_of
+from allreduce_edu.engine.spmd.stop import Stop
 
 Way = tuple[int, int | None, int, int]  # to whom, from whom, group, tag
 _KEEP = 1 << 26  # bytes of payloads that a trace keeps; beyond, only their sizes
