@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from allreduce_edu.realdist.train import fingerprint  # noqa: E402
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 ROOT = str(Path(__file__).parents[1])
 EPOCHS = 12
+PATIENCE = 120  # seconds for a run
 
 
 def documented(after):
@@ -47,6 +50,13 @@ class Job:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.watchdog = threading.Timer(PATIENCE, self.kill)
+        self.watchdog.start()
+
+    def kill(self):
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def reads(self, pattern):
         """Return the text up to a line that fits."""
@@ -55,6 +65,7 @@ class Job:
             seen.append(line)
             if re.search(pattern, line):
                 return "".join(seen)
+        self.watchdog.cancel()
         pytest.fail(f"no {pattern!r} in {''.join(seen)}")
 
     def pid_of(self, rank):
@@ -65,7 +76,8 @@ class Job:
         return pid
 
     def end(self):
-        rest, _ = self.process.communicate(timeout=120)
+        rest, _ = self.process.communicate()
+        self.watchdog.cancel()
         until(lambda: not marked(self.mark), "processes are left")
         return rest
 
