@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch", reason="real ranks need torch")
 
 from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, parameter_server, ring  # noqa: E402
 from allreduce_edu.engine.cost import messages, sent_bytes  # noqa: E402
-from allreduce_edu.engine.execute import run  # noqa: E402
+from allreduce_edu.engine.execute import OverflowWarning, run  # noqa: E402
 from allreduce_edu.engine.schedule import Round, Schedule  # noqa: E402
 from allreduce_edu.realdist.play import parts  # noqa: E402
 from allreduce_edu.realdist.pool import Pool  # noqa: E402
@@ -67,6 +68,16 @@ def test_all_operations_in_both_libraries(pool, op, library):
     schedule = ring(pool.ranks)
     x = shares(pool.ranks, 61, "float16", library) / 50
     assert bits(pool.play(schedule, x, op)) == bits(run(schedule, x, op))
+
+
+def test_an_integer_that_wraps_around_is_told_as_in_simulation():
+    x = np.full((4, 3), 100, np.int8)
+    with Pool(4, backend="gloo") as pool:
+        with pytest.warns(OverflowWarning, match="should hold 400, got -112") as caught:
+            played = pool.play(ring(4), x)
+        assert [Path(each.filename).name for each in caught] == ["test_play.py"]
+        assert played.tolist() == [[-112] * 3] * 4
+        pool.play(ring(4), x // 4)
 
 
 def test_bfloat16_of_numpy(pool):

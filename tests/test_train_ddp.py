@@ -26,7 +26,7 @@ from allreduce_edu.realdist.train import fingerprint  # noqa: E402
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 ROOT = str(Path(__file__).parents[1])
 EPOCHS = 12
-PATIENCE = 120  # seconds for a run
+PATIENCE = 240  # seconds for a run
 
 
 def documented(after):

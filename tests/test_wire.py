@@ -110,6 +110,7 @@ def test_a_message_larger_than_the_socket_can_be_sent_without_blocking():
         struct.pack("<II", 300_000_000, 1),
         struct.pack("<4sI", b"edu\0", 300_000_000),
         struct.pack("<4sI2Q", b"edu\0", 2, 1 << 50, 1 << 63),
+        struct.pack("<4sI2Q", b"edu\0", 2, (1 << 26) + 1, 8) + bytes(8),
     ],
 )
 def test_what_is_no_message_is_refused_before_it_takes_memory(stray):

@@ -93,7 +93,7 @@ def run(
     for _ in _steps(schedule, buf, op):
         pass
     if exact is not None:
-        _warn_of_overflow(schedule, buf, exact, op)
+        _warn_of_overflow(schedule, buf, exact, op, 3)
     if op == "avg":
         buf /= schedule.workers
     return _unloaded(buf, bounds, x, shares)
@@ -366,7 +366,18 @@ def _exact(buf: Any, op: str) -> Any:
     return values.astype(object)  # Python's own integers, which have no end
 
 
-def _warn_of_overflow(schedule: Schedule, buf: Any, exact: Any, op: str) -> None:
+def warn_of_overflow(schedule: Schedule, shares: Sequence[Any], op: str, stacklevel: int) -> None:
+    """Warn if `op` over these shares wraps around, for those who play it elsewhere."""
+    buf, _ = load(schedule, shares)
+    exact = _exact(buf, op)
+    if exact is None:
+        return
+    for _ in _steps(schedule, buf, op):
+        pass
+    _warn_of_overflow(schedule, buf, exact, op, stacklevel + 1)
+
+
+def _warn_of_overflow(schedule: Schedule, buf: Any, exact: Any, op: str, stacklevel: int) -> None:
     """Warn once if `buf`, played, differs from the exact integers, played."""
     for _ in _steps(schedule, exact, op):
         pass
@@ -375,7 +386,7 @@ def _warn_of_overflow(schedule: Schedule, buf: Any, exact: Any, op: str) -> None
             f"the {op} does not fit {full_name(buf.dtype)} and wraps around: rank {rank}, chunk "
             f"{chunk} should hold {exact[rank, chunk, element]}, got {buf[rank, chunk, element]}",
             OverflowWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.dtypes import combiner, is_torch
-from allreduce_edu.engine.execute import as_call
+from allreduce_edu.engine.execute import as_call, warn_of_overflow
 from allreduce_edu.engine.schedule import Ints, Round, Schedule
 from allreduce_edu.realdist.arguments import PerRank
 
@@ -57,6 +57,7 @@ def play(
     played = pool.run(
         play_rank, PerRank(work), bounds, PerRank(shares), op, schedule.workers, timeout=timeout
     )
+    warn_of_overflow(schedule, shares[: schedule.workers], op, stacklevel=4)
     results, sent = zip(*played, strict=True)
     return _like(x, results[: schedule.workers]), np.array(sent)
 

@@ -195,6 +195,11 @@ class Pool:
             Also return the bytes that each rank sent, array[ranks], counted as they were sent.
         timeout : float, optional
             As in `run`.
+
+        Warns
+        -----
+        OverflowWarning
+            Once, if an integer sum or product wraps around.
         """
         result, sent = play(self, schedule, x, op, timeout)
         return (result, sent) if count else result

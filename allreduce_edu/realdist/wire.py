@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 Transfer: TypeAlias = Generator[int, None, Result]
 _MAGIC = b"edu\0"  # what a stray write to the socket does not begin with
 _MOST = 100_000  # buffers of a message
+_HEADER = 1 << 26  # bytes of its first one: it may hold the text of many cells
 _SMALL = 1 << 16  # bytes: below this a buffer of its own costs more than a copy
 
 
@@ -81,6 +82,8 @@ def receive(sock: socket) -> Transfer[list[memoryview]]:
     if magic != _MAGIC or count > _MOST:
         raise EOFError
     sizes = struct.unpack(f"<{count}Q", (yield from _fill(sock, 8 * count)))
+    if sizes[:1] > (_HEADER,):
+        raise EOFError
     message: list[memoryview] = []
     for size in sizes:
         message += [(yield from _fill(sock, size))]
