@@ -56,6 +56,7 @@ _HOME = {
     "engine.frames": ("frames",),
     "engine.spmd": ("spmd",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
+    "realdist.parity": ("parity",),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
     "realdist.shaped": ("ShapedLinks",),
     "show.backward": ("Backward",),

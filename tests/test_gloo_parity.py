@@ -12,6 +12,7 @@ import torch.distributed as dist  # noqa: E402
 
 from allreduce_edu.engine.algorithms import gloo_ring, ring  # noqa: E402
 from allreduce_edu.engine.execute import run  # noqa: E402
+from allreduce_edu.realdist.parity import parity  # noqa: E402
 from allreduce_edu.realdist.pool import PerRank, Pool  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo there is not promised")
@@ -53,6 +54,36 @@ def test_every_bit_of_a_large_tensor_is_predicted(pool, dtype):
     elements = (2 * pool.ranks + 1) * MIB // getattr(torch, dtype).itemsize + 17
     simulated, real = compare(pool, elements, dtype)
     assert torch.equal(simulated, real)
+
+
+@pytest.mark.parametrize(("ranks", "elements"), [(2, 5_000_003), (5, 5_000_000), (8, 1_000_003)])
+def test_millions_of_elements_and_eight_ranks_too(ranks, elements):
+    with Pool(ranks, backend="gloo", timeout=120) as pool:
+        found = parity(pool, [elements], ["fp32", "bf16"])
+    assert found.differ == (), found
+
+
+def test_what_was_found_is_said_whatever_the_version(pool, monkeypatch):
+    found = parity(pool, [1, 1003])
+    version = torch.__version__.partition("+")[0]
+    assert (found.torch, len(found.equal), found.differ) == (version, 8, ())
+    monkeypatch.setattr("allreduce_edu.realdist.parity.SEEN", (version,))
+    assert repr(found) == f"torch {version}: 8 of 8 cases equal in every bit"
+    monkeypatch.setattr("allreduce_edu.realdist.parity.SEEN", ("1.0",))
+    monkeypatch.setattr("allreduce_edu.realdist.parity.gloo_ring", ring)
+    told = f"torch {version}, which this suite was not tested on (1.0): "
+    if pool.ranks == 2:  # two addends have one order
+        told += "1 of 1 cases equal in every bit"
+    else:
+        told += "0 of 1 cases equal in every bit; the first that differs: 100,003 elements of fp32"
+    assert repr(parity(pool, [100_003], ["fp32"])) == told
+
+
+def test_it_is_for_gloo_alone():
+    pool = Pool(2, backend="gloo")
+    pool.backend = "nccl"
+    with pytest.raises(ValueError, match=r"backend gloo, got Pool of 2 ranks, NCCL, not started"):
+        parity(pool)
 
 
 def test_the_textbook_ring_differs_so_the_comparison_can_fail(pool):
