@@ -79,9 +79,9 @@ def test_bars_and_table_show_what_the_engine_counts(ranks, elements, width):
     assert min(most.parts["sent"]) >= bound.at
 
 
-def test_the_star_is_uneven_and_its_table_says_so():
-    star, many, cut, _ = counting().shown.table.rows
-    assert (star[5], many[5], cut[5]) == ("4 MB to 28 MB", "28 MB", "7 MB")
+def test_the_server_is_uneven_and_its_table_says_so():
+    server, many, cut, _ = counting().shown.table.rows
+    assert (server[5], many[5], cut[5]) == ("4 MB to 28 MB", "28 MB", "7 MB")
 
 
 def test_long_times_are_written_in_seconds():

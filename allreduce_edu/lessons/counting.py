@@ -16,7 +16,7 @@ from allreduce_edu.lessons.checks import SHOWN, TRIED, Verdict, right, wrong
 
 # By the names of their closed forms, in the order of the lesson.
 FOUR: dict[str, tuple[str, Callable[..., Schedule]]] = {
-    "parameter_server": ("star", parameter_server),
+    "parameter_server": ("server", parameter_server),
     "naive": ("everyone to everyone", naive),
     "ring": ("ring", ring),
     "recursive_doubling": ("recursive doubling", recursive_doubling),

@@ -140,7 +140,7 @@ TURNED_ROUND: Question = (
     },
 )
 SAME_ORDER: Question = (
-    "In which order are the four shares of a number added?",
+    "In a ring of four ranks, in which order are the four shares of a number added?",
     {
         "rank 0 first, for every chunk": "Then rank 0 would start every chunk. On a ring each "
         "chunk starts on another rank.",
