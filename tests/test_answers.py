@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from allreduce_edu import (
+    Predict,
     Round,
     Schedule,
     explain,
@@ -117,8 +118,8 @@ ALONE, ONCE = train(sync="none"), train(sync="weights", every=300)
         (questions.FLAG, answers.as_long(21.0), "21 times as long"),
         (questions.FLAG, answers.as_long(1.0), "as long: the ring is the best there is"),
         (questions.FLAG, answers.as_long(0.5), "shorter: each of its messages is smaller"),
-        (questions.HEALTHY, answers.share_of_link(235e9, 300e9), "78 %"),
-        (questions.HEALTHY, answers.share_of_link(235e9, 600e9), "39 %"),
+        (questions.HEALTHY, answers.share_of_link(2**30, 7996e-6, 8, 300e9), "78 %"),
+        (questions.HEALTHY, answers.share_of_link(2**30, 7996e-6, 8, 600e9), "39 %"),
         (questions.ACCUMULATION, answers.all_reduces(12, 3), "12, and 3"),
         (questions.ACCUMULATION, answers.all_reduces(3, 3), "3, and 3"),
         (
@@ -164,6 +165,15 @@ ALONE, ONCE = train(sync="none"), train(sync="weights", every=300)
 def test_an_answer_is_computed_and_is_a_choice(question, answer, want):
     assert answer == want
     assert answer in question[1]
+
+
+def test_seven_billion_parameters_take_what_the_engine_reckons():
+    asked = answers.seven_billion(ring(8))
+    assert asked["answer"] == pytest.approx(39.2)
+    assert answers.seven_billion(ring(2))["answer"] == pytest.approx(22.4)
+    assert answers.seven_billion(ring(64))["answer"] == pytest.approx(44.1)
+    assert "8 ranks" in asked["question"]
+    assert Predict.number(**asked).verdict("39.2")["right"]
 
 
 def test_one_surplus_round_costs_bytes_only():

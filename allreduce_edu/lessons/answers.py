@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from allreduce_edu.engine import cost
+from allreduce_edu.engine.bandwidth import busbw
 from allreduce_edu.engine.cost import busiest_port, sent_bytes
 from allreduce_edu.engine.execute import run
+from allreduce_edu.engine.links import Link, Links
 from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.verify import summation_order
+from allreduce_edu.lessons import questions
 from allreduce_edu.lessons.questions import Question
 from allreduce_edu.lessons.readers import share_counts
 
@@ -101,9 +105,16 @@ def as_long(times: float) -> str:
     return f"{times:.0f} times as long"
 
 
-def share_of_link(busbw: float, link: float) -> str:
-    """Return which share of one direction of a link is used."""
-    return f"{100 * busbw / link:.0f} %"
+def seven_billion(schedule: Schedule) -> dict[str, Any]:
+    """Return the seconds of 7 billion numbers in fp32 over 10 Gb/s, with the question for them."""
+    size, link = 4 * 7_000_000_000, Link.of(0, 10e9 / 8)
+    seconds = cost.time(schedule, size, Links.uniform(schedule.ranks, link))
+    return {"answer": seconds, **questions.seven_billion(size * link.beta, schedule.ranks)}
+
+
+def share_of_link(size: float, seconds: float, ranks: int, link: float) -> str:
+    """Return which share of one direction of its links an all-reduce uses."""
+    return f"{100 * busbw(size, seconds, ranks) / link:.0f} %"
 
 
 def equal_before_step(losses: Sequence[float], gradients: Sequence[str]) -> str:
