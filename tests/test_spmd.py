@@ -283,6 +283,51 @@ def test_nothing_is_left_of_a_run():
     assert threading.enumerate() == threads
 
 
+def test_what_a_run_held_is_free_at_once():
+    import gc
+    import weakref
+
+    held = []
+
+    def program(comm, x):
+        programs.ring(comm, x)
+        group = comm.group([0, 1])
+        if group:
+            group.barrier()
+        held.append(weakref.ref(x))
+
+    gc.disable()
+    try:
+        done = spmd.run(program, shares(3, 9))
+        assert all(ref() is not None for ref in held), "the results are these arrays"
+        messages = [weakref.ref(e.requests[0]) for e in done.trace if e.requests]
+        del done
+        assert not [ref for ref in held + messages if ref() is not None]
+    finally:
+        gc.enable()
+
+
+def test_large_payloads_are_not_kept_and_still_arrive():
+    def program(comm, x):
+        y = comm.sendrecv(x, 1 - comm.rank, 1 - comm.rank)
+        y += 1
+        return comm.sendrecv(y, 1 - comm.rank, 1 - comm.rank)
+
+    x = np.ones((2, 3 << 20)) * [[1], [2]]
+    done = spmd.run(program, x)
+    assert [each[[0, -1]].tolist() for each in done.results] == [[2, 2], [3, 3]]
+    kept = [e.requests[0].sent for e in done.trace if e.kind == "match"]
+    assert [each is None for each in kept] == [False, False, True, True]
+    assert done.sent_bytes().tolist() == [2 * 8 * (3 << 20)] * 2
+
+
+def test_a_comm_of_a_run_that_is_over_says_so():
+    kept = []
+    spmd.run(kept.append, ranks=2)
+    with pytest.raises(RuntimeError, match="this comm is of a run that is over"):
+        kept[0].barrier()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [

@@ -71,6 +71,13 @@ class World(Protocol):
         """Let a rank compute, in modelled time."""
 
 
+class NoWorld:
+    """In the place of a world whose run is over."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("this comm is of a run that is over")
+
+
 class Comm:
     """The number of this rank, how many ranks there are, and the calls between them.
 
@@ -246,7 +253,8 @@ def raw(array: Any) -> Any:
 
 def _array(name: str, value: Any) -> Any:
     if not isinstance(value, (np.ndarray, np.generic)) and not is_torch(value):
-        hint = f"; try np.array({value!r:.30})" if isinstance(value, (int, float, list)) else ""
+        number = name == "x" and isinstance(value, (int, float, list))
+        hint = f"; try np.array({value!r:.30})" if number else ""
         raise TypeError(f"{name} must be an array, got {type(value).__name__}{hint}")
     check_op("sum", value.dtype)  # refuses objects and text
     return value

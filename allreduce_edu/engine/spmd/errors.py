@@ -166,7 +166,7 @@ def _mismatch(requests: Sequence[Posted]) -> str:
         places.setdefault((_fingerprint(q), str(q.site)), []).append(q.rank)
     lines = [
         f"  {'expected' if what == usual else 'actual  '}  {what} on {ranks_text(who)}: {site}"
-        for (what, site), who in places.items()
+        for (what, site), who in sorted(places.items(), key=lambda item: item[0][0] != usual)
     ]
     first = requests[0]
     return (

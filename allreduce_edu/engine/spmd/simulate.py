@@ -154,6 +154,8 @@ def run_in(
     presses: list[int] = []
     with _stop_button(presses), _alone():
         left = _go(world, fn, shares, limits, presses, show)
+        if not left:
+            world.close()
     outcome = world.outcome
     assert outcome
     if outcome.kind != "done":

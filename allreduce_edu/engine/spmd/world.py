@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 from allreduce_edu.engine.dtypes import is_torch
 from allreduce_edu.engine.spmd.baton import Baton
 from allreduce_edu.engine.spmd.collectives import RESULTS
-from allreduce_edu.engine.spmd.comm import Comm, Kind, Request, copy_of, kind_of, raw, write
+from allreduce_edu.engine.spmd.comm import (
+    Comm,
+    Kind,
+    NoWorld,
+    Request,
+    copy_of,
+    kind_of,
+    raw,
+    write,
+)
 from allreduce_edu.engine.spmd.sites import Site, Stack, site_of, stack_of
 from allreduce_edu.engine.spmd.stop import Stop
 
@@ -25,7 +34,6 @@ class Posted(Request):
     kind: Kind | None = None  # what is sent, or the room that was made
     sent: Any = None  # a send's payload, as it was when the receive met it
     nbytes = 0
-    mate: Posted | None = None
     waited = False
     checksum: int | None = None
     number = 0  # of a collective in its group, the first is 1
@@ -94,6 +102,7 @@ class SimulatedWorld:
         self.sends: dict[Way, deque[Posted]] = defaultdict(deque)
         self.recvs: dict[Way, deque[Posted]] = defaultdict(deque)
         self._events = self._kept = 0
+        self._comms: list[Comm] = []
         self._unwaited: dict[int, list[Posted]] = defaultdict(list)
         self._calls: dict[tuple[int, int], int] = defaultdict(int)  # by group and rank
         self._meetings: dict[tuple[int, int], dict[int, Posted]] = defaultdict(dict)
@@ -109,11 +118,22 @@ class SimulatedWorld:
         self.baton = Baton(self.size, self._body)
         return self.baton
 
+    def close(self) -> None:
+        """Let go of what is only needed while ranks run, so that memory is free at once."""
+        for comm in self._comms:
+            comm.world = NoWorld()
+        self._comms.clear()
+        del self.baton, self._fn
+
+    def _comm(self, rank: int, members: tuple[int, ...], number: int) -> Comm:
+        self._comms.append(Comm(self, rank, members, number))
+        return self._comms[-1]
+
     def _body(self, rank: int) -> None:
         self.running = rank
         try:
             self._check()
-            result = self._fn(Comm(self, rank, self.groups[0]), self.shares[rank])
+            result = self._fn(self._comm(rank, self.groups[0], 0), self.shares[rank])
             self._check()
             self.results[rank] = self.shares[rank] if result is None else result
             self.live.discard(rank)
@@ -244,16 +264,16 @@ class SimulatedWorld:
         """Hand over the data: gloo reads the buffer of an isend here, too."""
         if send.sent is None:
             send.sent = copy_of(send.array)
-        send.mate, recv.mate = recv, send
+        self._kept += send.nbytes
+        keep = self._kept <= _KEEP
         if recv.array is None:
-            recv.array = copy_of(send.sent)
+            recv.array = copy_of(send.sent) if keep else send.sent
         elif recv.kind != send.kind:
             self.fail(Outcome("mismatch", (recv, send)))
         else:
             write(recv.array, send.sent)
         send.done = recv.done = True
-        self._kept += send.nbytes
-        if self._kept > _KEEP:
+        if not keep:
             send.sent = None
         self._note(Event("match", send.rank, (send, recv)))
 
@@ -340,7 +360,7 @@ class SimulatedWorld:
         self.groups.append(members)
         number = len(self.groups) - 1
         ranks = [each.rank for each in together]
-        return [Comm(self, r, members, number) if r in members else None for r in ranks]
+        return [self._comm(r, members, number) if r in members else None for r in ranks]
 
 
 def _within(argument: Any, members: Sequence[int]) -> Any:
