@@ -5,16 +5,34 @@ from allreduce_edu import (
     Predict,
     Round,
     Schedule,
+    binomial_reduce,
     explain,
     naive,
     parameter_server,
     recursive_doubling,
     ring,
+    run,
+    spmd,
 )
 from allreduce_edu.engine.algorithms import gloo_ring, ring_reduce_scatter
 from allreduce_edu.lessons import answers, questions
+from allreduce_edu.lessons.family import FAMILY, WAYS, broadcast
 from allreduce_edu.lessons.replicas import train
 from allreduce_edu.lessons.rings import always_adding, turned_round
+
+
+def left_on_rank_2(collective):
+    x = np.full((4, 4), 10 ** np.arange(4)[:, None])
+    return answers.left_by_reduce(x, run(FAMILY[collective].make(4), x), rank=2)
+
+
+def hang(schedule):
+    def program(comm, x):
+        if comm.rank != 2:
+            spmd.play(schedule, comm, x)
+
+    return spmd.hang(program, np.ones((4, 4)))
+
 
 X = np.random.default_rng(0).normal(size=(4, 103)).astype("f4")
 ALONE, ONCE = train(sync="none"), train(sync="weights", every=300)
@@ -27,6 +45,34 @@ ALONE, ONCE = train(sync="none"), train(sync="weights", every=300)
         (questions.WHO_IS_IN_CHARGE, answers.in_charge(parameter_server(4)), "rank 0"),
         (questions.HOT_PORT, answers.hot_port(parameter_server(4)), "3 S"),
         (questions.HOT_PORT, answers.hot_port(ring(4)), "1.5 S"),
+        (questions.AFTER_REDUCE, left_on_rank_2("reduce"), "something that means nothing"),
+        (questions.AFTER_REDUCE, left_on_rank_2("all-reduce"), "1111"),
+        (questions.AFTER_REDUCE, left_on_rank_2("gather"), "100, as before"),
+        (
+            questions.REDUCED_TWICE,
+            str(run(ring(4), run(ring(4), np.ones((4, 1), int)))[2, 0]),
+            "16",
+        ),
+        (
+            questions.WHO_WAITS,
+            answers.who_waits(hang(ring(4)), hang(broadcast(4))),
+            "everybody; in the broadcast only rank 0",
+        ),
+        (
+            questions.WHO_WAITS,
+            answers.who_waits(hang(ring(4)), hang(ring(4))),
+            "everybody, both times",
+        ),
+        (
+            questions.WHO_WAITS,
+            answers.who_waits(hang(binomial_reduce(4)), hang(broadcast(4))),
+            "its neighbours, ranks 1 and 3; in the broadcast rank 0",
+        ),
+        (
+            questions.TWO_STORIES,
+            answers.two_stories(*(way(8) for way in WAYS)),
+            "total: server and ring; port: server and everyone to everyone",
+        ),
         (questions.FIRST_FINISHED, answers.first_finished(ring(4)), "3 rounds, chunk 1"),
         (
             questions.SAME_ORDER,
@@ -174,6 +220,11 @@ def test_seven_billion_parameters_take_what_the_engine_reckons():
     assert answers.seven_billion(ring(64))["answer"] == pytest.approx(44.1)
     assert "8 ranks" in asked["question"]
     assert Predict.number(**asked).verdict("39.2")["right"]
+
+
+def test_two_stories_are_told_by_what_is_counted():
+    other = answers.two_stories(ring(8), recursive_doubling(8), naive(8))
+    assert other == "total: none; port: none"
 
 
 def test_one_surplus_round_costs_bytes_only():

@@ -7,6 +7,7 @@ answer would stand above its question.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from allreduce_edu.engine.cost import busiest_port, sent_bytes
 from allreduce_edu.engine.execute import run
 from allreduce_edu.engine.links import Link, Links
 from allreduce_edu.engine.schedule import Schedule
+from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.verify import summation_order
 from allreduce_edu.lessons import questions
 from allreduce_edu.lessons.questions import Question
@@ -37,6 +39,42 @@ def in_charge(schedule: Schedule) -> str:
 def hot_port(schedule: Schedule) -> str:
     """Return what the busiest port sends or receives, in S."""
     return f"{busiest_port(schedule, _S) / _S:.3g} S"
+
+
+def left_by_reduce(before: Any, after: Any, rank: int) -> str:
+    """Return what a reduce to rank 0 leaves on another rank, from [rank, element]."""
+    left = after[rank]
+    named = {
+        f"{before[rank][0]}, as before": before[rank],
+        str(after[0][0]): after[0],
+        "0": np.zeros_like(left),
+    }
+    same = (name for name, values in named.items() if np.array_equal(left, values))
+    return next(same, "something that means nothing")
+
+
+def who_waits(all_reduce: Hang, broadcast: Hang) -> str:
+    """Return who waits for a rank that leaves out either."""
+    one, other = sorted(all_reduce.edges), sorted(broadcast.edges)
+    present = len(all_reduce.states) - 1
+    if len(one) == present and other == [0]:
+        return "everybody; in the broadcast only rank 0"
+    if len(one) == len(other) == present:
+        return "everybody, both times"
+    return "its neighbours, ranks 1 and 3; in the broadcast rank 0"
+
+
+def two_stories(server: Schedule, ring: Schedule, everyone: Schedule) -> str:
+    """Return which two of three send the same in total, and which two have equal ports."""
+    ways = {"server": server, "ring": ring, "everyone to everyone": everyone}
+    totals = {name: int(sent_bytes(each, _S).sum()) for name, each in ways.items()}
+    ports = {name: busiest_port(each, _S) for name, each in ways.items()}
+    return f"total: {_equal_two(totals)}; port: {_equal_two(ports)}"
+
+
+def _equal_two(numbers: Mapping[str, int]) -> str:
+    pairs = combinations(numbers, 2)
+    return next((f"{a} and {b}" for a, b in pairs if numbers[a] == numbers[b]), "none")
 
 
 def first_finished(schedule: Schedule, rank: int = 0) -> str:

@@ -31,11 +31,10 @@ _HUNDRED = 100  # what every rank starts with where place values do not fit
 
 @dataclass(frozen=True)
 class Member:
-    """One of the family: a schedule for n ranks, its promise, and where training calls it."""
+    """One of the family: a schedule for n ranks, what it promises, and whether it combines."""
 
     make: Callable[[int], Schedule]
     promise: str
-    training: str = ""
     adds: bool = True
 
 
@@ -79,46 +78,38 @@ FAMILY = {
     "all-reduce": Member(
         ring,
         "every rank ends with the combined array",
-        "DDP: gradients. Tensor parallelism: activations",
     ),
     "reduce": Member(
         lambda n: binomial_reduce(n).split(n),
         "rank 0 ends with the combined array, and only rank 0",
-        "logging: a loss or a count that one rank prints",
     ),
     "broadcast": Member(
         lambda n: broadcast(n).split(n),
         "every rank ends with rank 0's array",
-        "DDP: equal weights before the first step",
         adds=False,
     ),
     "reduce-scatter": Member(
         ring_reduce_scatter,
         "each rank ends with one chunk of the combined array",
-        "FSDP, ZeRO: gradients, each rank keeps its part",
     ),
     "all-gather": Member(
         ring_all_gather,
         "each rank starts with one chunk, and every rank ends with all of them",
-        "FSDP, ZeRO: weights, just before a layer needs them",
         adds=False,
     ),
     "gather": Member(
         gather,
         "each rank starts with one chunk, and rank 0 ends with all of them",
-        "evaluation: predictions that one rank writes to a file",
         adds=False,
     ),
     "scatter": Member(
         scatter,
         "rank 0 starts with all chunks, and each rank ends with one",
-        "data that one rank has read, dealt out",
         adds=False,
     ),
     "all-to-all": Member(
         all_to_all,
         "each rank starts with one chunk for every rank, and ends with one from every rank",
-        "mixture of experts: tokens to their experts and back",
         adds=False,
     ),
     "reduce + broadcast": Member(reduce_broadcast, "an all-reduce over a server, rank 0"),

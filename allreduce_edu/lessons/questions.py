@@ -86,6 +86,71 @@ MISSED_ONCE: Question = (
     },
 )
 
+AFTER_REDUCE: Question = (
+    (
+        "Four ranks hold 1, 10, 100 and 1000, each of them in four elements. They `reduce` to "
+        "rank 0, with sum. What is in rank 2's buffer now?"
+    ),
+    {
+        "100, as before": "That would be so if a rank only read its buffer. But it may write "
+        "partial sums into it, and nobody has promised to put back what was there.",
+        "1111": "That is all-reduce. After a reduce the sum is on the root, rank 0, and only "
+        "there.",
+        "0": "Nothing is cleared: that would take time, and nobody is meant to read it.",
+        "something that means nothing": "Whatever the algorithm left behind, here a partial sum. "
+        "Another library, or another size, leaves something else.",
+    },
+)
+REDUCED_TWICE: Question = (
+    (
+        "`x` holds ones on four ranks. Every rank calls `all_reduce(x)`, with sum, and then "
+        "`all_reduce(x)` once more. What does `x` hold?"
+    ),
+    {
+        "1": "It would if the call returned the sum, as in `y = all_reduce(x)`. But it works in "
+        "place: what was in `x` is gone.",
+        "4": "4 is what the first call leaves. The second does not know that this is a sum "
+        "already, and adds up four of them.",
+        "8": "The second call does not add another 4: it adds the `x` of all four ranks, and each "
+        "of them is 4 by then.",
+        "16": "4 after the first call, four times 4 after the second. Who calls it twice gets a "
+        "gradient that is too long by the number of ranks.",
+    },
+)
+WHO_WAITS: Question = (
+    (
+        "Rank 2 of four leaves out one all-reduce over a ring: its call is inside an `if`. Who "
+        "waits? And who waits if it leaves out a broadcast from rank 0 instead?"
+    ),
+    {
+        "nobody: the others do it among themselves": "A collective has the members of its group, "
+        "and no list of who came. Nobody knows that rank 2 will not.",
+        "its neighbours, ranks 1 and 3; in the broadcast rank 0": "Right for the broadcast. But in "
+        "the ring rank 0 waits for its neighbours, which wait for rank 2.",
+        "everybody, both times": "In the broadcast ranks 1 and 3 have what they need as soon as it "
+        "has come. Not every collective is a barrier.",
+        "everybody; in the broadcast only rank 0": "In an all-reduce each needs something from "
+        "each. In a broadcast the data flow one way: who has received goes on.",
+    },
+)
+TWO_STORIES: Question = (
+    (
+        "Eight ranks all-reduce S bytes each: over a server (reduce + broadcast), in a ring "
+        "(reduce-scatter + all-gather), and everyone to everyone (all-gather + add). Which two "
+        "send the same in total? And which two have an equally busy port?"
+    ),
+    {
+        "the ring sends least of all, in total and at its port": "At its port, yes. In total the "
+        "server sends no more than the ring: two numbers, two different stories.",
+        "total: server and ring; port: server and everyone to everyone": "The server's total is "
+        "that of the ring, but half of it passes through one port.",
+        "total: server and everyone to everyone; port: none": "Everyone to everyone sends four "
+        "times as much. What it shares with the server is the height of the tallest bar.",
+        "all three send the same in total": "Everyone to everyone sends each array seven times, "
+        "the other two less than twice.",
+    },
+)
+
 HOT_PORT: Question = (
     (
         "A server: three ranks send their whole array (S bytes) to rank 0, which adds and sends "
