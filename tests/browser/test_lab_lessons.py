@@ -21,6 +21,13 @@ WRITE = """([begins, source]) => {
   const cell = cells.find((c) => c.model.sharedModel.getSource().includes(begins));
   cell.model.sharedModel.setSource(source);
 }"""
+COMPOSED = """def my_all_reduce(comm, x):
+    parts = comm.all_gather(comm.reduce_scatter(x))
+    return np.concatenate([parts[-1], *parts[:-1]])
+
+
+builds_all_reduce(my_all_reduce)
+"""
 RING = """from allreduce_edu.lessons.checks import Step
 
 
@@ -117,6 +124,87 @@ def test_05_answers_a_question_looks_inside_a_backward_and_judges_a_ddp(open_not
     answers_a_question(notebook)
     shows_pictures_with_words(notebook)
     judges_a_ddp(notebook)
+
+
+def test_02_sets_up_the_board_by_keyboard_plays_three_ways_and_judges(open_notebook):
+    notebook = open_notebook("notebooks/02_compare_reduce_with_all_reduce.ipynb")
+    notebook.run_all()
+    board = notebook.page.locator(".ar-board").nth(1)
+    the_board_follows_its_controls(notebook, board)
+    what_does_not_go_together_is_a_sentence(board)
+    values_are_typed_while_the_kernel_answers(notebook, board)
+    three_ways_end_alike(notebook)
+    judges_a_composition(notebook)
+
+
+def chosen(board, label):
+    return board.locator(".ar-row").get_by_label(label, exact=True)
+
+
+def after(board, rank):
+    return board.locator("table tbody tr").nth(rank).locator("td").nth(1)
+
+
+def the_board_follows_its_controls(notebook, board):
+    picture = board.locator(".ar-stage > svg")
+    expect(after(board, 0)).to_have_text("(1) | 2222 | (3303) | (4004)")
+    start, collective = picture.inner_html(), chosen(board, "Collective")
+    collective.focus()
+    notebook.page.keyboard.press("ArrowUp")  # from reduce-scatter to broadcast
+    expect(after(board, 3)).to_have_text("1 | 2 | 3 | 4")
+    assert picture.inner_html() != start
+    board.locator(".ar-stage").press("End")
+    expect(said(board)).to_contain_text("16 of 16 cells are complete")
+    chosen(board, "Ranks").select_option("8")
+    expect(board.locator("table tbody tr")).to_have_count(8)
+    collective.select_option("all-reduce")
+    chosen(board, "Ranks").select_option("4")
+    expect(board.locator(".ar-words")).to_contain_text("6 S cross the links, at most 1.5 S")
+
+
+def what_does_not_go_together_is_a_sentence(board):
+    chosen(board, "Op").select_option("avg")
+    expect(board.locator(".ar-problem")).to_contain_text("needs a floating-point dtype, got int64")
+    expect(after(board, 2)).to_have_text("1111 | 2222 | 3333 | 4444")
+    chosen(board, "Data type").select_option("fp32")
+    expect(board.locator(".ar-problem")).to_be_empty()
+    expect(after(board, 2)).to_have_text("277.75 | 555.5 | 833.25 | 1111")
+
+
+def values_are_typed_while_the_kernel_answers(notebook, board):
+    values = chosen(board, "Values")
+    values.focus()
+    notebook.page.keyboard.type("1, 2, 3, nan", delay=5)  # faster than it answers
+    expect(after(board, 1)).to_have_text("nan | nan | nan | nan")
+    values.fill("")
+    chosen(board, "Ranks").select_option("5")  # at once: neither wish may be lost
+    expect(board.locator("table tbody tr")).to_have_count(5)
+    expect(board.locator(".ar-problem")).to_be_empty()
+    values.fill("1, <b>2</b>, 3, 4, 5")
+    expect(board.locator(".ar-problem")).to_contain_text("must be numbers, got '<b>2</b>'")
+
+
+def three_ways_end_alike(notebook):
+    together = notebook.page.locator(".ar-together")
+    expect(together.locator("figure")).to_have_count(3)
+    together.locator(".ar-several").press("ArrowRight")
+    expect(together.locator(".ar-say").nth(2)).to_have_text("Done after 1 round.")
+    together.locator(".ar-several").press("End")
+    for said_, rounds in zip(together.locator(".ar-say").all(), (2, 14, 1), strict=True):
+        expect(said_).to_contain_text(f"Done after {rounds} round")
+    together.get_by_label("Ranks", exact=True).select_option("3")
+    expect(together.locator(".ar-meta").first).to_contain_text("4 S in all, busiest port 2 S")
+    together.get_by_role("button", name="Play").click()
+    expect(together.locator(".ar-where")).to_have_text("4 / 4", timeout=20_000)
+
+
+def judges_a_composition(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="def my_all_reduce(comm, x)")
+    expect(exercise).to_contain_text("Not yet: with 4 ranks: my_all_reduce returned Ellipsis")
+    notebook.page.evaluate(WRITE, ["def my_all_reduce", COMPOSED])
+    exercise.locator(".cm-content").click()
+    notebook.page.keyboard.press("Control+Enter")
+    expect(exercise).to_contain_text("✓ Right: the sum on every rank", timeout=30_000)
 
 
 def said(widget):

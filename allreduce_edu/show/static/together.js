@@ -6,6 +6,7 @@ const longest = (model) => Math.max(...model.get("boards").map(({ frames }) => f
 function figure({ frames, scene, words }) {
   const drawn = picture(frames, scene);
   drawn.root.style.maxWidth = `${Math.min(scene.width, 900)}px`;
+  drawn.root.style.minWidth = `${Math.floor(0.54 * scene.width)}px`; // eight ranks fit a narrow page
   const said = html("p", { class: "ar-say" });
   const head = html("p", {}, html("strong", {}, frames.name), html("span", { class: "ar-meta" }, words));
   const element = html("figure", {}, head, drawn.root, said);
