@@ -95,14 +95,8 @@ def _told(found: dict[int, str], tried: list[int]) -> str:
     fatal = [n for n in found if isinstance(found[n], _Fatal)]
     n = fatal[0] if fatal else SHOWN if SHOWN in found else (several or list(found))[0]
     good = [each for each in tried if 1 < each < min(found)]
-    hidden = (
-        f"right for {good[0]} ranks"
-        if len(good) == 1
-        else f"right for {good[0]} to {good[-1]} ranks"
-        if good
-        else ""
-    )
-    return f"{hidden}; " * bool(hidden) + found[n]
+    many = f"{good[0]} to {good[-1]}" if len(good) > 1 else f"{good[0]}" if good else ""
+    return f"right for {many} ranks; " * bool(good) + found[n]
 
 
 def _faults(program: Callable[..., Any], n: int) -> Iterator[str]:

@@ -6,7 +6,6 @@ shape: a receive without ``out`` learns its size from it. Headers are not counte
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,15 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from allreduce_edu.engine.dtypes import full_name, is_torch
 from allreduce_edu.engine.spmd.collectives import parts
-from allreduce_edu.engine.spmd.comm import Comm, Kind, Request, copy_of, kind_of, raw, whole, write
+from allreduce_edu.engine.spmd.comm import Comm, Kind, Request, copy_of, kind_of, whole, write
 from allreduce_edu.engine.spmd.errors import Mismatch
 from allreduce_edu.engine.spmd.sites import site_of, stack_of
 from allreduce_edu.engine.spmd.words import kind_text
 from allreduce_edu.realdist.board import Board
+from allreduce_edu.realdist.payload import (
+    HEADER,
+    as_bytes,
+    as_tensor,
+    empty,
+    header_of,
+    padded,
+    read,
+)
 
-_HEADER = 128  # bytes
 _TAGS = 1 << 16  # of one program: header and payload of each of the learner's tags
 _left_over: list[Any] = []  # what a program never waited for: gloo wants it alive
 
@@ -112,17 +118,17 @@ class RealWorld:
 
     def _send(self, request: RealRequest) -> None:
         payload = whole(request.array)
-        request.header, request.room = _header(payload), payload
+        request.header, request.room = header_of(payload), payload
         request.works.append(self._over("isend", request, request.header, 0))
         if payload.nbytes:
-            request.works.append(self._over("isend", request, _bytes(payload), 1))
+            request.works.append(self._over("isend", request, as_bytes(payload), 1))
         self.sent[request.peer] += payload.nbytes
 
     def _begin_receive(self, request: RealRequest) -> None:
-        request.header, request.room = _bytes(np.zeros(_HEADER, np.uint8)), whole(request.array)
+        request.header, request.room = as_bytes(np.zeros(HEADER, np.uint8)), whole(request.array)
         request.works.append(self._over("irecv", request, request.header, 0))
         if request.room.nbytes:
-            request.works.append(self._over("irecv", request, _bytes(request.room), 1))
+            request.works.append(self._over("irecv", request, as_bytes(request.room), 1))
 
     def _over(self, call: str, request: RealRequest, data: Any, part: int) -> Any:
         """Call isend, irecv or recv of torch.distributed; tags come in pairs."""
@@ -145,20 +151,20 @@ class RealWorld:
         else:
             request.finish()
             if request.side == "recv":
-                self._check(request, *_read(request.header), request.peer)
+                self._check(request, *read(request.header), request.peer)
                 if request.room is not request.array:
                     write(request.array, request.room)
 
     def _receive(self, request: RealRequest) -> None:
         """Receive a header, then a payload into room of the right size."""
-        request.header = _bytes(np.zeros(_HEADER, np.uint8))
+        request.header = as_bytes(np.zeros(HEADER, np.uint8))
         asked = request.peer
         request.peer = self._over("recv", request, request.header, 0)
-        library, kind = _read(request.header)
+        library, kind = read(request.header)
         self._check(request, library, kind, request.peer)
-        room = _empty(library, kind) if request.array is None else whole(request.array)
+        room = empty(library, kind) if request.array is None else whole(request.array)
         if room.nbytes:
-            self._over("recv", request, _bytes(room), 1)
+            self._over("recv", request, as_bytes(room), 1)
         if request.array is None:
             request.array = room
         elif room is not request.array:
@@ -197,13 +203,13 @@ class RealWorld:
 
     def _all_reduce(self, comm: Comm, array: Any, op: str) -> Any:
         held = whole(array)
-        self._dist.all_reduce(_tensor(held), self._op(op), self._processes[comm.group_number])
+        self._dist.all_reduce(as_tensor(held), self._op(op), self._processes[comm.group_number])
         return _given_back(array, held, comm.size if op == "avg" else 1)
 
     def _reduce(self, comm: Comm, array: Any, argument: tuple[str, int]) -> Any:
         op, root = argument
         held, group = whole(array), self._processes[comm.group_number]
-        self._dist.reduce(_tensor(held), root, self._op(op), group)
+        self._dist.reduce(as_tensor(held), root, self._op(op), group)
         return _given_back(array, held, comm.size if op == "avg" else 1)
 
     def _op(self, op: str) -> Any:
@@ -213,22 +219,22 @@ class RealWorld:
     def _broadcast(self, comm: Comm, array: Any, root: int) -> Any:
         held = whole(array)
         if held.nbytes:
-            self._dist.broadcast(_bytes(held), root, self._processes[comm.group_number])
+            self._dist.broadcast(as_bytes(held), root, self._processes[comm.group_number])
         return _given_back(array, held)
 
     def _all_gather(self, comm: Comm, array: Any, _: None) -> list[Any]:
         found = [copy_of(array) for _ in range(comm.size)]
         if array.nbytes:
-            out, own = [_bytes(each) for each in found], _bytes(whole(array))
+            out, own = [as_bytes(each) for each in found], as_bytes(whole(array))
             self._dist.all_gather(out, own, self._processes[comm.group_number])
         return found
 
     def _gather(self, comm: Comm, array: Any, root: int) -> list[Any] | None:
         found = [copy_of(array) for _ in range(comm.size)] if comm.me == root else None
         if array.nbytes:
-            rooms = [_bytes(each) for each in found] if found else None
+            rooms = [as_bytes(each) for each in found] if found else None
             group = self._processes[comm.group_number]
-            self._dist.gather(_bytes(whole(array)), rooms, root, group)
+            self._dist.gather(as_bytes(whole(array)), rooms, root, group)
         return found
 
     def _scatter(self, comm: Comm, array: Any, root: int) -> Any:
@@ -236,16 +242,16 @@ class RealWorld:
         mine, group = pieces[comm.rank], self._processes[comm.group_number]
         if array.nbytes:  # padded, because gloo's parts are of one size
             size = max(each.nbytes for each in pieces)
-            room, sent = _padded(mine, size), [_padded(each, size) for each in pieces]
+            room, sent = padded(mine, size), [padded(each, size) for each in pieces]
             self._dist.scatter(room, sent if comm.me == root else None, root, group)
-            _bytes(mine).copy_(room[: mine.nbytes])
+            as_bytes(mine).copy_(room[: mine.nbytes])
         return mine
 
     def _all_to_all(self, comm: Comm, array: Any, _: None) -> Any:
         result = copy_of(array)
         if array.nbytes:
             group = self._processes[comm.group_number]
-            self._dist.all_to_all_single(_bytes(result), _bytes(whole(array)), group=group)
+            self._dist.all_to_all_single(as_bytes(result), as_bytes(whole(array)), group=group)
         return result
 
     def _reduce_scatter(self, comm: Comm, array: Any, op: str) -> Any:
@@ -266,56 +272,3 @@ def _given_back(array: Any, held: Any, divisor: int = 1) -> Any:
     if held is not array:
         write(array, held)
     return array
-
-
-# --------------------------------------------------------------- arrays as torch sees them
-
-
-def _bytes(array: Any) -> Any:
-    """Return a contiguous array's bytes as a tensor on the same memory."""
-    flat = raw(array)
-    return flat if is_torch(flat) else _torch().from_numpy(flat)
-
-
-def _padded(array: Any, size: int) -> Any:
-    """Return a tensor of `size` bytes that begins with those of the array."""
-    room = _torch().zeros(size, dtype=_torch().uint8)
-    room[: array.nbytes] = _bytes(array)
-    return room
-
-
-def _tensor(array: Any) -> Any:
-    """Return a contiguous array as a tensor on the same memory; numpy's bfloat16 too."""
-    if is_torch(array):
-        return array
-    if full_name(array.dtype) != "bfloat16":
-        return _torch().from_numpy(array)
-    return _torch().from_numpy(array.view(np.int16)).view(_torch().bfloat16)
-
-
-def _header(array: Any) -> Any:
-    library = "torch" if is_torch(array) else "numpy"
-    text = json.dumps([library, *kind_of(array)]).encode()
-    if len(text) > _HEADER:
-        raise ValueError(f"x must have fewer dimensions, got shape {tuple(array.shape)}")
-    return _bytes(np.frombuffer(text.ljust(_HEADER), np.uint8).copy())
-
-
-def _read(header: Any) -> tuple[str, Kind]:
-    library, name, shape = json.loads(header.numpy().tobytes())
-    return library, (name, tuple(shape))
-
-
-def _empty(library: str, kind: Kind) -> Any:
-    name, shape = kind
-    if library == "torch":
-        return _torch().empty(shape, dtype=getattr(_torch(), name))
-    from allreduce_edu.engine.dtypes import dtype
-
-    return np.empty(shape, dtype(name))
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch

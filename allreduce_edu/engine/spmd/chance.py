@@ -18,8 +18,9 @@ import numpy as np
 from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits, ProgramError
+from allreduce_edu.engine.spmd.events import Posted, Waiting
 from allreduce_edu.engine.spmd.simulate import Run, run_in, shares_of, without_x
-from allreduce_edu.engine.spmd.world import Posted, SimulatedWorld, Waiting
+from allreduce_edu.engine.spmd.world import SimulatedWorld
 
 MOST_RANKS = 4
 _LIMITS = Limits(seconds=5.0, wall=60.0, messages=20_000)

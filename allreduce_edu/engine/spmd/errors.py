@@ -21,7 +21,8 @@ from allreduce_edu.engine.spmd.sites import is_ours, site_of
 from allreduce_edu.engine.spmd.words import kind_text, ranks_text, verb
 
 if TYPE_CHECKING:
-    from allreduce_edu.engine.spmd.world import Outcome, Posted, SimulatedWorld
+    from allreduce_edu.engine.spmd.events import Outcome, Posted
+    from allreduce_edu.engine.spmd.world import SimulatedWorld
 
 
 class ProgramError(RuntimeError):

@@ -21,7 +21,7 @@ from allreduce_edu.engine.spmd.trace import messages
 
 if TYPE_CHECKING:
     from allreduce_edu.engine.schedule import Ints
-    from allreduce_edu.engine.spmd.world import Posted
+    from allreduce_edu.engine.spmd.events import Posted
 
 _END = 1 << 60
 _TRIED = 6  # messages received and not shown, of which every subset is tried

@@ -16,9 +16,10 @@ from allreduce_edu.engine.links import Link, Links
 from allreduce_edu.engine.spmd import errors, trace
 from allreduce_edu.engine.spmd.comm import copy_of
 from allreduce_edu.engine.spmd.errors import Limits
+from allreduce_edu.engine.spmd.events import Event, Outcome
 from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.printing import Printing
-from allreduce_edu.engine.spmd.world import Event, Outcome, SimulatedWorld
+from allreduce_edu.engine.spmd.world import SimulatedWorld
 
 MOST_RANKS = 64
 MESSAGES = 200_000

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from allreduce_edu.engine.links import Links
-    from allreduce_edu.engine.spmd.world import Event, Posted
+    from allreduce_edu.engine.spmd.events import Event, Posted
 
 Bytes = npt.NDArray[np.int64]
 Clocks = npt.NDArray[np.float64]
