@@ -23,8 +23,11 @@ _WHO = {0: "rank 0", 1: "rank 1", 2: "rank 2", -1: "the last rank"}
 _FROM = {0: "rank 0 to 1", 1: "rank 1 to 2", 2: "rank 2 to the next", -1: "the last rank to rank 0"}
 
 
-def bars(schedule: Schedule, busy: Busy) -> Iterator[Bar]:
-    """Yield what each rank does, in milliseconds: late, waiting, adding, copying."""
+def bars(schedule: Schedule, busy: Busy, *, barrier: bool = False) -> Iterator[Bar]:
+    """Yield what each rank does, in milliseconds: late, waiting, adding, copying.
+
+    With a `barrier` all wait for the last one in the end, too.
+    """
     for rank, begins in enumerate(busy.ready[0] * 1e3):
         if begins:
             yield Bar(rank, 0.0, float(begins), "late")
@@ -36,12 +39,14 @@ def bars(schedule: Schedule, busy: Busy) -> Iterator[Bar]:
                 yield Bar(rank, since, begins, "waits")
             yield Bar(rank, begins, ends, "adds" if r.phase == "add" else "copies", str(k + 1))
         free = end
+    for rank in np.flatnonzero((free < free.max()) & barrier).tolist():
+        yield Bar(rank, float(free[rank]) * 1e3, float(free.max()) * 1e3, "waits")
 
 
-def gantt(schedule: Schedule, busy: Busy, title: str) -> Gantt:
+def gantt(schedule: Schedule, busy: Busy, title: str, *, barrier: bool = False) -> Gantt:
     """Return who works when, as a picture."""
     axis = Axis("time since the others were ready, ms, modelled")
-    return Gantt(title, axis, schedule.ranks, list(bars(schedule, busy)))
+    return Gantt(title, axis, schedule.ranks, list(bars(schedule, busy, barrier=barrier)))
 
 
 def _view(links: Links, late: dict[int, float], title: str, *, barrier: bool = False) -> View:
@@ -58,7 +63,7 @@ def _view(links: Links, late: dict[int, float], title: str, *, barrier: bool = F
         f"{number(done.max())} ms: {number(done.max() / (plain.max() * 1e3))} times as long. "
         f"{_later(done - plain * 1e3)}"
     )
-    return View([gantt(schedule, busy, title)], words)
+    return View([gantt(schedule, busy, title, barrier=barrier)], words)
 
 
 def _later(by: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:

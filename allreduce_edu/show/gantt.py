@@ -125,7 +125,7 @@ def _key(ident: str) -> str:
     said = {
         "adds": "a round that adds",
         "copies": "a round that copies",
-        "waits": "waits for a neighbour",
+        "waits": "waits for others",
         "late": "not there yet",
     }
     parts, x = [], float(PAD)
