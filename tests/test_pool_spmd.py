@@ -20,7 +20,7 @@ from allreduce_edu.realdist.report import RankError  # noqa: E402
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="gloo there is not promised")
 SIZES = (0, 1, 3, 61)
 DTYPES = ("float32", "float64", "float16", "int32", "int8")
-SECONDS = 1.5  # of a call that hangs
+SECONDS = 1.5  # of a call that hangs, if the machine is not busy
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 4])
@@ -149,15 +149,27 @@ HANGS = (
 )
 
 
+def hang_on(pool, program, x):
+    """Return the hang; on a busy machine ranks may need longer until they all wait."""
+    for seconds in (SECONDS, 5 * SECONDS, 20 * SECONDS):
+        try:
+            pool.spmd(program, x, timeout=seconds)
+        except spmd.Deadlock as deadlock:
+            return deadlock
+        except RankError as error:
+            if any(fate.failed for fate in error.fates):
+                raise
+    raise AssertionError(f"{program.__name__} does not hang")
+
+
 @pytest.mark.parametrize("program", HANGS, ids=lambda f: f.__name__)
 def test_a_hang_is_explained_in_the_words_of_the_simulation(three, program):
     x = shares(3, 4)
-    with pytest.raises(spmd.Deadlock) as real:
-        three.spmd(program, x, timeout=SECONDS)
+    real = hang_on(three, program, x)
     with pytest.raises(spmd.Deadlock) as simulated:
         spmd.run(program, x)
-    assert str(real.value) == str(simulated.value)
-    assert real.value.hang.data() == simulated.value.hang.data()
+    assert str(real) == str(simulated.value)
+    assert real.hang.data() == simulated.value.hang.data()
 
 
 def test_an_endless_loop_and_an_exception_are_told_by_the_pool(three):
