@@ -418,9 +418,13 @@ class TestFaults:
         with pytest.raises(RankError, match=r"^ranks 0, 1 and 2 raised ZeroDivisionError"):
             pool.run(divide)
 
-    def test_dtypes_that_differ_abort_a_rank_and_not_the_kernel(self, folder):
+    @pytest.mark.parametrize("what", ["dtype", "shape"])
+    def test_tensors_that_differ_abort_a_rank_and_not_the_kernel(self, folder, what):
         def mismatch():
-            x = torch.ones(8, dtype=[torch.float32, torch.bfloat16][dist.get_rank()])
+            kinds, sizes = (torch.float32, torch.bfloat16), (16, 8)
+            x = torch.ones(8, dtype=kinds[dist.get_rank()])
+            if what == "shape":
+                x = torch.ones(sizes[dist.get_rank()])
             dist.all_reduce(x)
 
         with Pool(2, backend="gloo") as pool:
@@ -431,6 +435,28 @@ class TestFaults:
             assert "mismatch" in first
             assert second.endswith("of mismatch: dist.all_reduce(x)")
             assert pool.run(total) == [2.0] * 2
+
+    def test_what_no_rank_can_see_ends_the_call_and_not_the_pool(self, pool):
+        """Calls in another order, and another operation: gloo says nothing, the sums are wrong."""
+
+        def crossed():
+            a, b = torch.tensor([1.0]), torch.tensor([100.0])
+            for x in (a, b) if dist.get_rank() else (b, a):
+                dist.all_reduce(x)
+            return a.item(), b.item()
+
+        assert (3.0, 300.0) not in pool.run(crossed)
+        assert pool.run(total) == [3.0] * N
+
+    def test_groups_that_a_rank_does_not_destroy_are_no_obstacle(self, pool):
+        def more():
+            groups = [dist.new_group() for _ in range(3)]
+            x = torch.ones(1)
+            dist.all_reduce(x, group=groups[-1])
+            return x.item()
+
+        assert [pool.run(more) for _ in range(2)] == [[3.0] * N] * 2
+        assert pool.run(total) == [3.0] * N
 
     def test_messages_hold_nothing_that_differs_between_runs(self, pool):
         def told(do):
