@@ -83,6 +83,12 @@ def test_ranks_with_the_same_fate_are_named_together(monkeypatch):
     ]
 
 
+def test_of_many_ranks_it_is_told_in_the_plural():
+    silent = [report.busy(rank, None) for rank in range(2)]
+    told = str(report.past_deadline(silent, 3))
+    assert told.endswith("\nranks 0 and 1 did not say where they were")
+
+
 def test_when_all_lost_their_connections_none_is_hidden():
     fates = [gloo("Connection reset by peer"), Fate(1, "returned", "had returned")]
     assert str(report.failure(fates)).startswith("rank 0 raised RuntimeError: Connection reset")

@@ -155,10 +155,14 @@ def _tell(fates: Iterable[Fate]) -> list[str]:
         alike.setdefault((fate.what, where), []).append(fate.rank)
     lines = []
     for (what, where), ranks in alike.items():
-        told = what if len(ranks) == 1 else re.sub(r"^was ", "were ", what)
+        told = what if len(ranks) == 1 else _of_many(what)
         lines.append(f"{_ranks(ranks)} {told}")
         lines += [f"    {place}" for place in _shorten(where)]
     return lines
+
+
+def _of_many(what: str) -> str:
+    return re.sub(r"^was ", "were ", what).replace("where it was", "where they were")
 
 
 def _shorten(places: Sequence[str]) -> Sequence[str]:
