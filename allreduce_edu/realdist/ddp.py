@@ -40,7 +40,7 @@ class Watch:
     """Notes what `ddp` does in every backward from now on; the gradients keep their bits.
 
     Watching takes the place of a communication hook, so a model can have one watch and no other
-    hook. The times contain the watching, some 20 µs for each fingerprint.
+    hook. The times contain the watching.
 
     Parameters
     ----------
