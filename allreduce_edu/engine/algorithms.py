@@ -15,7 +15,7 @@ from allreduce_edu.engine.check import Registry, integer, unknown
 from allreduce_edu.engine.schedule import Alike, Ints, Round, Schedule
 
 _MOST_RANKS = 1 << 20  # enough for any machine, and lists one owner per rank in a blink
-_MOST_PAIRS = 1 << 24  # transfers in one round: 4,096 ranks, each to each
+_MOST_PAIRS = 1 << 24  # transfers that no Alike shortens: 4,096 ranks, each to each
 
 
 # Rings
@@ -134,6 +134,7 @@ def pairwise_reduce_scatter(n: int) -> Schedule:
     """
     n = _ranks(n)
     r = np.arange(n)
+    _room(n)
     return Schedule(
         "pairwise reduce-scatter",
         n,
@@ -391,11 +392,11 @@ def _rooted(n: int, root: int) -> tuple[int, int]:
 
 
 def _room(n: int, others: int | None = None) -> int:
-    """Return how many transfers one round between all pairs has, if that can be held."""
+    """Return how many transfers there are between all pairs, if so many can be held."""
     pairs = n * (n if others is None else others)
     if pairs > _MOST_PAIRS:
         raise ValueError(
-            f"each with each over {n:,} ranks needs {pairs:,} transfers in one round, at most "
+            f"each with each over {n:,} ranks needs {pairs:,} transfers of their own, at most "
             f"{_MOST_PAIRS:,}; use fewer ranks, or its closed form in formulas"
         )
     return pairs

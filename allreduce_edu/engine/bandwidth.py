@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import Registry, integer
+from allreduce_edu.engine.check import Registry, integer, numbers
 from allreduce_edu.engine.formulas import closed_form
 from allreduce_edu.engine.links import Link, Links
 
@@ -135,7 +135,7 @@ def _least_squares(a: Floats, b: Floats) -> tuple[float, float]:
 
 
 def _positive(name: str, value: Any, low: float | None = None) -> Floats:
-    array = np.asarray(value, float)
+    array = np.asarray(numbers(name, value))
     if not (np.isfinite(array) & ((array > 0) | (array == low))).all():
         sign = ">=" if low == 0 else ">"
         raise ValueError(f"{name} must be {sign} 0 and finite, got {value!r:.60}")

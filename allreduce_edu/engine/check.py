@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_MOST_LISTED = 1 << 26  # half a gigabyte of int64
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -27,6 +28,25 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be an integer {allowed}, got {number}")
     return number
+
+
+def listable(name: str, value: Any) -> int:
+    """Return `value` as an int >= 1 that is not too large for one array entry each."""
+    count = integer(name, value, 1)
+    if count > _MOST_LISTED:
+        raise ValueError(f"{name} must be at most {_MOST_LISTED:,}, got {count:,}")
+    return count
+
+
+def numbers(name: str, value: Any) -> Any:
+    """Return `value` as a float or an array of floats, or say in one sentence why not."""
+    import numpy as np  # here, since who only starts processes must not wait for it
+
+    try:
+        array = np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number or an array, got {kind(value)}") from None
+    return array if array.ndim else float(array)
 
 
 def unknown(kind: str, name: object, choices: Iterable[str]) -> str:

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import integer, kind
+from allreduce_edu.engine.check import integer, kind, numbers
 from allreduce_edu.engine.links import Links, Seconds
 from allreduce_edu.engine.problems import outside
 from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
 
 _MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
+_MOST_COUNTED = 1 << 62
 _FEW_TRANSFERS = 1 << 20
 _MOST_TIMES = 1 << 24  # (round, rank) pairs of a timeline
 Bytes = npt.NDArray[np.int64]
@@ -208,6 +209,7 @@ def chunk_bytes(schedule: Schedule, sizes: Any) -> Bytes:
             _modest(integer("sizes", extreme, 0))
     else:
         array = np.array([_modest(integer("sizes", each, 0)) for each in sizes], np.int64)
+    _modest(int(array.sum(dtype=float)))
     if array.shape != (schedule.chunks,):
         raise ValueError(
             f"sizes must be bytes per rank (an int) or {schedule.chunks} bytes per chunk, "
@@ -234,9 +236,9 @@ def _late(late: Any, ranks: int) -> Seconds:
     if isinstance(late, dict):
         start = np.zeros(ranks)
         for rank, seconds in late.items():
-            start[integer("late", rank, 0, ranks - 1)] = seconds
+            start[integer("late", rank, 0, ranks - 1)] = numbers("late", seconds)
     else:
-        start = np.zeros(ranks) if late is None else np.array(late, float)
+        start = np.zeros(ranks) if late is None else np.asarray(numbers("late", late))
     if start.shape != (ranks,) or not (np.isfinite(start) & (start >= 0)).all():
         raise ValueError(f"late must be seconds >= 0 for each of {ranks} ranks, got {late!r:.60}")
     return start
@@ -270,8 +272,14 @@ def _read(schedule: Schedule, size: Bytes) -> Iterator[tuple[Round, int, Bytes]]
 
 
 def _per_rank(schedule: Schedule, sizes: Any, end: str) -> Bytes:
-    total = np.zeros(schedule_of(schedule).ranks, np.int64)
+    total, all_of_it = np.zeros(schedule_of(schedule).ranks, np.int64), 0.0
     for r, times, carried in _read(schedule, chunk_bytes(schedule, sizes)):
         here = np.where(r.src == r.dst, 0, carried) * times
+        all_of_it += float(carried.sum(dtype=float)) * times
+        if all_of_it > _MOST_COUNTED:
+            raise ValueError(
+                f"{schedule.name} sends more than {_MOST_COUNTED:,} bytes in all, too many to "
+                "count; choose smaller sizes"
+            )
         np.add.at(total, getattr(r, end), here)
     return total

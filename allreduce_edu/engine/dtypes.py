@@ -86,12 +86,15 @@ def combiner(op: str, array: Any) -> Callable[..., Any]:
 
     avg adds; the division by the number of ranks comes once, at the end. On bool, sum and max
     are *or*, prod and min are *and*. NaN wins in max and min.
+    TypeError for the dtypes in which torch stores but does not add.
     """
     library: Any = np
     if is_torch(array):
         import torch
 
-        library = torch
+        library, kind = torch, full_name(array.dtype)
+        if kind.startswith(("float8", "float4", "uint16", "uint32", "uint64")):
+            raise TypeError(f"torch does not add in {kind}; pass numpy arrays, or a wider dtype")
     name = {"sum": "add", "avg": "add", "max": "maximum", "min": "minimum", "prod": "multiply"}[op]
     function: Callable[..., Any] = getattr(library, name)
     return function

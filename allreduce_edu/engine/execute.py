@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from allreduce_edu.engine.check import kind
 from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
 from allreduce_edu.engine.precision import Rounding
+from allreduce_edu.engine.problems import outside
 from allreduce_edu.engine.schedule import (
     FEW_TRANSFERS,
     Ints,
@@ -137,10 +139,12 @@ def steps(
 ) -> Iterator[tuple[Round, Any]]:
     """Play `schedule` in place on ``buf[rank, chunk, ...]``; yield (round, buf) after each round.
 
-    What is yielded is the live buffer: copy what you want to keep. avg adds only. The schedule is
-    taken as it is; ``schedule.check()`` finds what cannot be played. With a `rounding` the buffer
-    is numpy's, in ``rounding.storage``.
+    What is yielded is the live buffer: copy what you want to keep. avg adds only. ValueError in
+    a round that names a rank or chunk that there is not; ``schedule.check()`` finds all that is
+    wrong before anything moves. With a `rounding` the buffer is numpy's, in ``rounding.storage``.
     """
+    if not hasattr(buf, "shape"):
+        raise TypeError(f"buf must be a numpy array or a torch tensor, got {kind(buf)}")
     if tuple(buf.shape[:2]) != (schedule_of(schedule).ranks, schedule.chunks):
         raise ValueError(
             f"buf must have shape ({schedule.ranks}, {schedule.chunks}, ...), "
@@ -157,10 +161,13 @@ def _steps(
     schedule: Schedule, buf: Any, op: str, rounding: Rounding | None = None
 ) -> Iterator[tuple[Round, Any]]:
     combine = combiner(op, buf)
+    buf = buf.detach() if is_torch(buf) else buf  # the same memory, without a history
     whole = buf[:, :, None] if buf.ndim == 2 else buf
     few = schedule.ranks * schedule.chunks <= _FEW_CELLS
     cells = [list(rank) for rank in whole] if few else whole  # each a view of the buffer
-    for r in schedule.spans():
+    for k, r in enumerate(schedule.spans(), 1):
+        for sentence in () if schedule.is_playable else outside(r, k, *buf.shape[:2]):
+            raise ValueError(f"{schedule.name}: {sentence}")
         if rounding:
             _play_rounded(whole, r.expanded(), combine, rounding)
         else:
@@ -339,19 +346,22 @@ def as_shares(schedule: Schedule, x: Any) -> list[Any]:
         raise ValueError(f"x must hold one array per {who}, got {len(shares)}")
     if len({is_torch(share) for share in shares}) > 1:
         raise TypeError("all ranks must pass numpy arrays, or all torch tensors, got both")
-    for what in ("shape", "dtype"):
-        kinds = [_shown(getattr(share, what)) for share in shares]
-        for rank, kind in enumerate(kinds):
-            if kind != kinds[0]:
+    for what in ("shape", "dtype", "device", "layout"):
+        kinds = [_shown(getattr(share, what, None)) for share in shares]
+        for rank, each in enumerate(kinds):
+            if each != kinds[0]:
                 raise ValueError(
                     f"all ranks must pass the same {what}; "
-                    f"rank 0 has {kinds[0]}, rank {rank} has {kind}"
+                    f"rank 0 has {kinds[0]}, rank {rank} has {each}"
                 )
+    layout = getattr(shares[0], "layout", "torch.strided")  # numpy has no other
+    if str(layout) != "torch.strided":
+        raise TypeError(f"x must be dense, got {layout}; call x.to_dense() first")
     return shares
 
 
-def _shown(kind: Any) -> str:
-    return str(tuple(kind)) if isinstance(kind, tuple) else str(kind)
+def _shown(what: Any) -> str:
+    return str(tuple(what)) if isinstance(what, tuple) else str(what)
 
 
 def _exact(buf: Any, op: str) -> Any:

@@ -8,10 +8,11 @@ schedules and prints both, row by row; the tests compare them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, NamedTuple
 
 from allreduce_edu.engine import algorithms as make
-from allreduce_edu.engine.check import Registry, integer
+from allreduce_edu.engine.check import Registry, integer, kind, numbers
 from allreduce_edu.engine.links import Links
 from allreduce_edu.engine.schedule import Schedule
 
@@ -67,7 +68,23 @@ def closed_form(name: str, n: int, size: float, links: Links, **options: int) ->
     options
         What the algorithm takes: ``chunks``, ``node``, ``servers``.
     """
-    return ROWS[name].formula(integer("n", n, 1), size, links, **options)
+    row, n = ROWS[name], integer("n", n, 1)
+    if not isinstance(links, Links):
+        raise TypeError(
+            f"links must be Links such as Links.uniform(8, '100 GbE'), got {kind(links)}"
+        )
+    if not numbers("size", size) >= 0:
+        raise ValueError(f"size must be bytes >= 0, got {size!r:.40}")
+    for option, value in options.items():
+        taken = list(signature(row.formula).parameters)[3:]
+        if option not in taken:
+            raise ValueError(
+                f"{name} has no option {option!r}; it has {', '.join(taken) or 'none'}"
+            )
+        integer(option, value, 1)
+    if n % (options.get("node") or 1):
+        raise ValueError(f"node must divide the number of ranks ({n}), got {options['node']}")
+    return row.formula(n, float(size), links, **options)
 
 
 def _exactly(

@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import Registry, integer, kind
+from allreduce_edu.engine.check import Registry, integer, kind, listable, numbers
 from allreduce_edu.engine.schedule import Ints, Round
 
 Seconds = npt.NDArray[np.float64]
 
 
 def _at_least_0(name: str, value: Any) -> Any:
-    try:
-        array = np.asarray(value, float)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number or an array, got {kind(value)}") from None
+    array = np.asarray(numbers(name, value))
     if not (np.isfinite(array) & (array >= 0)).all():
         raise ValueError(f"{name} must be >= 0 and finite, got {value!r:.40}")
     return array if array.ndim else float(array)
@@ -49,7 +46,7 @@ class Link:
     @classmethod
     def of(cls, alpha: Any, bandwidth: Any, source: str = "") -> Link:
         """Make a link from `alpha` s and `bandwidth` bytes/s in one direction."""
-        speed = np.asarray(bandwidth, float)
+        speed = np.asarray(numbers("bandwidth", bandwidth))
         if not (speed > 0).all():
             raise ValueError(f"bandwidth must be > 0 bytes/s, got {bandwidth!r:.40}")
         return cls(alpha, 1 / speed, source)
@@ -132,7 +129,7 @@ class Links:
         own_wires : bool
             True: each pair of ranks has a wire of its own instead of one port per rank.
         """
-        ranks = integer("ranks", ranks, 1)
+        ranks = listable("ranks", ranks)
         one, rank = _link("link", link, ranks), np.arange(ranks)
         return cls(ranks, one, one, 0 * rank, rank, _gamma(gamma), own_wires)
 
@@ -151,7 +148,8 @@ class Links:
         Each node reaches the others through `nics` ports of speed `across`, shared by the ranks
         of the node in equal groups of neighbours; one port per rank if not given.
         """
-        nodes, gpus = integer("nodes", nodes, 1), integer("gpus", gpus, 1)
+        nodes, gpus = listable("nodes", nodes), integer("gpus", gpus, 1)
+        listable("nodes x gpus", nodes * gpus)
         nics = gpus if nics is None else integer("nics", nics, 1)
         if gpus % nics:
             raise ValueError(f"nics must divide the {gpus} GPUs of a node, got {nics}")
@@ -197,12 +195,15 @@ class Links:
         """
         if (rank is None) == (link is None):
             raise ValueError("with_slow needs either a rank or a link, one of them")
-        if not _at_least_0("factor", factor) > 0:
+        factor = _one_number("factor", factor)
+        if not factor > 0:
             raise ValueError(f"factor must be > 0, got {factor!r}")
         if rank is not None:
             rank = integer("rank", rank, 0, self.ranks - 1)
             return replace(self, slow=(*self.slow, (rank, None, factor), (None, rank, factor)))
-        src, dst = (integer("link", end, 0, self.ranks - 1) for end in link or ())
+        if not isinstance(link, (tuple, list)) or len(link) != 2:
+            raise ValueError(f"link must be two ranks (src, dst), got {link!r:.40}")
+        src, dst = (integer("link", end, 0, self.ranks - 1) for end in link)
         return replace(self, slow=(*self.slow, (src, dst, factor)))
 
     def alpha(self, src: Any, dst: Any) -> Any:
@@ -288,7 +289,14 @@ def _slower(value: Any, src: Any, dst: Any) -> Any:
 
 
 def _gamma(value: float) -> float:
-    return float(_at_least_0("gamma", value))
+    return _one_number("gamma", value)
+
+
+def _one_number(name: str, value: Any) -> float:
+    number = _at_least_0(name, value)
+    if np.ndim(number):
+        raise TypeError(f"{name} must be one number, got {kind(value)}")
+    return float(number)
 
 
 def _link(name: str, link: Link | str, ranks: int) -> Link:

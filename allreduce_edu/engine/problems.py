@@ -18,15 +18,19 @@ PARTS = ("src", "dst", "chunk", "reduce")  # the arrays of a Round
 
 def problems_of(r: Round, k: int, ranks: int, chunks: int) -> Iterator[str]:
     """Yield what makes round k unplayable for so many ranks and chunks, a sentence each."""
+    r = r.expanded() if r.span <= chunks else r  # a longer one could need any amount of memory
     strangers = list(outside(r, k, ranks, chunks))
     yield from strangers or _collisions(r, k, chunks)
 
 
 def outside(r: Round, k: int, ranks: int, chunks: int) -> Iterator[str]:
     """Yield a sentence if round k names a rank or chunk that there is not."""
+    if r.span > chunks:
+        yield f"round {k}: span must be between 1 and {chunks}, got {r.span}"
+        return
     for name, limit in (("src", ranks), ("dst", ranks), ("chunk", chunks - r.span + 1)):
         part = getattr(r, name)
-        if part.size and part.astype(np.intp, copy=False).view(np.uintp).max() >= max(limit, 0):
+        if part.size and part.astype(np.intp, copy=False).view(np.uintp).max() >= limit:
             wrong = part[(part < 0) | (part >= limit)][0]
             yield f"round {k}: {name} must be between 0 and {limit - 1}, got {wrong}"
             return  # a number below 0 is a very large one without its sign
@@ -61,6 +65,8 @@ def owners(owner: Any, ranks: int, chunks: int) -> npt.NDArray[np.intp]:
     array = np.asarray(owner)
     if array.shape != (chunks,):
         raise ValueError(f"owner must name a rank for each of {chunks} chunks, got {array.size}")
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"owner must hold integers, got dtype {array.dtype}")
     for wrong in array[(array < 0) | (array >= ranks)][:1].tolist():
         integer("owner", wrong, 0, ranks - 1)
     return array.astype(np.intp)

@@ -17,8 +17,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from allreduce_edu.engine.check import count, integer, kind, unknown
-from allreduce_edu.engine.problems import PARTS, cells_in_both, labels, owners, problems_of
+from allreduce_edu.engine.check import count, integer, kind, listable, unknown
+from allreduce_edu.engine.problems import (
+    PARTS,
+    cells_in_both,
+    labels,
+    outside,
+    owners,
+    problems_of,
+)
 
 T = TypeVar("T")
 Ints = npt.NDArray[np.intp]
@@ -35,6 +42,7 @@ COLLECTIVE_NAMES = (
 )
 _ROOTED = ("reduce", "broadcast", "gather", "scatter")
 FEW_TRANSFERS = 64  # in a round, up to which a loop is faster than numpy
+_LARGEST = int(np.iinfo(np.intp).max)
 _SHOWN = 12  # transfers of a round, and rounds, that print() writes out
 _KEPT = 1 << 15  # transfers up to which a schedule keeps its rounds: a ring of 64 ranks
 _FEW_CELLS = 1 << 20  # no algorithm has too many transfers for so few
@@ -77,11 +85,13 @@ class Round:
             if not isinstance(part, np.ndarray) or part.dtype.kind not in kinds:
                 what = "bool" if name == "reduce" else "int"
                 raise TypeError(f"{name} must be an {what} array, got {kind(part)}; try Round.of")
-            if part.shape != length:
+            if part.ndim != 1 or part.shape != length:
                 raise ValueError(
-                    f"{name} must have one entry per transfer ({len(self.src)}), "
+                    f"{name} must have one entry per transfer ({length[0] if length else 1}), "
                     f"got shape {part.shape}"
                 )
+        if type(self.span) is not int or self.span < 1:
+            object.__setattr__(self, "span", integer("span", self.span, 1))
 
     @classmethod
     def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, span: int = 1) -> Round:
@@ -101,9 +111,11 @@ class Round:
             if part.size and part.dtype.kind not in ("b" if name == "reduce" else "iu"):
                 what = "True or False" if name == "reduce" else "integers"
                 raise TypeError(f"{name} must hold {what}, got dtype {part.dtype}")
+            if part.dtype == np.uint64 and part.max(initial=0) > _LARGEST:
+                raise ValueError(f"{name} must be at most {_LARGEST}, got {part.max()}")
         rows = [part if part.ndim else np.full(length, part) for part in parts]
         s, d, c = (row.astype(np.intp) for row in rows[:3])  # copies: the caller's may change
-        return cls(s, d, c, rows[3].astype(np.bool_), integer("span", span, 1))
+        return cls(s, d, c, rows[3].astype(np.bool_), span)
 
     def expanded(self) -> Round:
         """Return the same round with one transfer per chunk."""
@@ -160,7 +172,7 @@ class Round:
 
     def __repr__(self) -> str:
         moves = [
-            f"{s}→{d}:c{c}"
+            f"{s}→{d}:c{c}" + (f"-{c + self.span - 1}" if self.span > 1 else "")
             for s, d, c in islice(zip(self.src, self.dst, self.chunk, strict=True), _SHOWN)
         ]
         more = f" … {len(self) - _SHOWN:,} more" if len(self) > _SHOWN else ""
@@ -184,12 +196,17 @@ class Alike:
     times: int
     at: Callable[[int], Round]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "times", integer("times", self.times, 0))
+        if not callable(self.at):
+            raise TypeError(f"at must be a function of the round's number, got {kind(self.at)}")
+
     def __repr__(self) -> str:
         return f"Alike({self.times}, ...)"
 
     def mapped(self, change: Callable[[Round], Round]) -> Alike:
         """Return the same number of rounds, each changed."""
-        return Alike(self.times, lambda i: change(self.at(i)))
+        return Alike(self.times, lambda i: change(_a_round(self.at(i))))
 
     def after(self, i: int) -> Alike:
         """Return what is left after the first i rounds."""
@@ -244,12 +261,14 @@ class Schedule:
         if not isinstance(self.name, str):
             raise TypeError(f"name must be a str, got {kind(self.name)}")
         for name in ("ranks", "chunks"):
-            object.__setattr__(self, name, integer(name, getattr(self, name), 1))
+            object.__setattr__(self, name, listable(name, getattr(self, name)))
         integer("servers", self.servers, 0, self.ranks - 1)
         if not callable(self.rounds):
             raise TypeError(
                 f"rounds must be a function that returns the rounds, got {kind(self.rounds)}"
             )
+        if not callable(self.cutter):
+            raise TypeError(f"cutter must be a function, got {kind(self.cutter)}")
         if self.collective not in COLLECTIVE_NAMES:
             raise ValueError(unknown("collective", self.collective, COLLECTIVE_NAMES))
         if self.root is not None or self.collective in _ROOTED:
@@ -258,7 +277,10 @@ class Schedule:
             object.__setattr__(self, "owner", owners(self.owner, self.ranks, self.chunks))
 
     def __iter__(self) -> Iterator[Round]:
-        return (each.expanded() for each in self.spans())
+        for k, each in enumerate(self.spans(), 1):
+            if each.span > self.chunks:  # else expanding it could need any amount of memory
+                raise ValueError(f"{self.name}: {next(outside(each, k, self.ranks, self.chunks))}")
+            yield each.expanded()
 
     def spans(self) -> Iterator[Round]:
         """Yield every round as it was written, with its ``span``."""
@@ -266,10 +288,10 @@ class Schedule:
 
     def _read_spans(self) -> Iterator[Round]:
         for alike in self.alikes():
-            first = alike.at(0)
+            first = _a_round(alike.at(0))
             yield first
             for i in range(1, alike.times):
-                each = alike.at(i)
+                each = _a_round(alike.at(i))
                 if not first.is_like(each):
                     raise ValueError(
                         f"{self.name}: the rounds of an Alike must differ in their chunks alone, "
@@ -285,7 +307,7 @@ class Schedule:
         return self._kept("_blocks", self._read_blocks, lambda block: len(block[0]))
 
     def _read_blocks(self) -> Iterator[tuple[Round, int]]:
-        return ((alike.at(0), alike.times) for alike in self.alikes())
+        return ((_a_round(alike.at(0)), alike.times) for alike in self.alikes())
 
     def _kept(
         self, name: str, read: Callable[[], Iterator[T]], transfers: Callable[[T], int]
@@ -314,6 +336,8 @@ class Schedule:
             raise ValueError(
                 f"{self.name}: rounds must return new rounds at every call, got one iterator"
             )
+        if not isinstance(found, Iterable):
+            raise TypeError(f"{self.name}: rounds must return the rounds, got {kind(found)}")
         k = 1
         for each in found:
             if isinstance(each, Round):
@@ -343,10 +367,11 @@ class Schedule:
         """Return how many of `elements` each chunk gets, array[chunks]; the sum is `elements`."""
         elements = integer("elements", elements, 0)
         sizes = np.asarray(self.cutter(elements, integer("itemsize", itemsize, 1), self.chunks))
-        if sizes.shape != (self.chunks,) or (sizes < 0).any() or sizes.sum() != elements:
+        fits = sizes.shape == (self.chunks,) and sizes.dtype.kind in "iu"
+        if not fits or (sizes < 0).any() or sizes.sum() != elements:
             raise ValueError(
                 f"{self.name}: its cutter must cut {elements} elements into {self.chunks} chunks, "
-                f"got {sizes.tolist()}"
+                f"got {sizes.tolist()!r:.60}"
             )
         return sizes
 
@@ -413,6 +438,8 @@ class Schedule:
         in_a_row = bool((np.diff(to_chunk) == 1).all())
 
         def relabelled(r: Round) -> Round:
+            for sentence in outside(r, 0, self.ranks, self.chunks):
+                raise ValueError(f"{self.name}: {sentence.partition(': ')[2]}")
             r = r if in_a_row else r.expanded()
             if len(to_rank) == len(to_chunk) == 1:
                 (rank,), (chunk,) = to_rank, to_chunk
@@ -435,6 +462,7 @@ class Schedule:
         """Cut every chunk into k: the same rounds and bytes, in smaller pieces."""
         if integer("k", k, 1) == 1:
             return self
+        listable("chunks", self.chunks * k)
 
         def finer(r: Round) -> Round:
             return Round(r.src, r.dst, r.chunk * k, r.reduce, r.span * k)
@@ -470,18 +498,29 @@ class Schedule:
 
     def problems(self) -> list[str]:
         """Return what makes the schedule unplayable, a sentence each; an empty list is good."""
-        found = (problems_of(r, k, self.ranks, self.chunks) for k, r in enumerate(self, 1))
+        found = (problems_of(r, k, self.ranks, self.chunks) for k, r in enumerate(self.spans(), 1))
         return list(chain.from_iterable(found))
+
+    @property
+    def is_playable(self) -> bool:
+        """Whether `check` has found nothing wrong in rounds that are kept."""
+        return bool(self.__dict__.get("_playable"))
 
     def check(self) -> Schedule:
         """Return self, or raise ValueError with the first of its `problems`."""
-        if self.__dict__.get("_playable"):  # the rounds that are kept were found good
+        if self.is_playable:
             return self
-        for k, each in enumerate(self, 1):
+        for k, each in enumerate(self.spans(), 1):
             for sentence in problems_of(each, k, self.ranks, self.chunks):
                 raise ValueError(f"{self.name}: {sentence}")
         self.__dict__["_playable"] = "_spans" in self.__dict__
         return self
+
+
+def _a_round(value: Any) -> Round:
+    if not isinstance(value, Round):
+        raise TypeError(f"the rounds of an Alike must be Rounds, got {kind(value)}")
+    return value
 
 
 def schedule_of(value: Any) -> Schedule:
@@ -539,7 +578,7 @@ def _zipped(a: Iterator[Alike], b: Iterator[Alike]) -> Iterator[Alike]:
 def _both(
     one: Callable[[int], Round], other: Callable[[int], Round], k: int
 ) -> Callable[[int], Round]:
-    return lambda i: _together(k + i, one(i), other(i))
+    return lambda i: _together(k + i, _a_round(one(i)), _a_round(other(i)))
 
 
 def _together(k: int, a: Round, b: Round) -> Round:
