@@ -58,7 +58,7 @@ def test_a_program_hangs_is_drawn_loops_is_stopped_and_plays(lab, open_notebook,
     notebook.page.keyboard.press("Control+Enter")
     notebook.page.wait_for_timeout(700)
     notebook.page.evaluate(STOP)
-    expect(notebook.cell(2)).to_contain_text("Stopped: rank 0 was still running.", timeout=3_000)
+    expect(notebook.cell(2)).to_contain_text("Stopped: rank 0 was still running.", timeout=10_000)
     expect(notebook.cell(2)).to_contain_text("of loops: ")
 
     notebook.run_cell(3)
