@@ -2,6 +2,11 @@
 
 Deterministic, and in one process. A send waits for its receive, as on gloo; a hang is explained
 at the moment in which nobody can go on, an endless loop at a deadline.
+
+- ``run(fn, x)`` gives the results, bytes and clocks; ``Pool.spmd(fn, x)`` runs it on real ranks.
+- ``schedule(fn, ranks)`` is the same program as a schedule: for `Player`, `explain`, `cost`.
+- ``hang(fn, x)`` says who waits for whom, for `Waits`; ``tools`` says it as gloo and NCCL do.
+- ``orders(fn, x)`` tries every order of events that can differ.
 """
 
 import sys
