@@ -82,6 +82,20 @@ def test_after_is_what_the_engine_gives_and_bytes_are_counted(collective, op):
     assert [row[4] for row in shown.table.rows] == [f"{each} B" for each in received]
 
 
+@pytest.mark.parametrize("collective", FAMILY)
+def test_the_player_ends_with_what_the_table_says(collective):
+    board = Board(collective, ranks=4, op="max", dtype="fp32")
+    value = list(board.frames["start"]["value"])
+    for step in board.frames["steps"]:
+        for cell, text in zip(step["cell"], step["value"], strict=True):
+            value[cell] = text
+    held = np.array(value).reshape(4, -1)
+    meaning = np.array(board.frames["goal"]).reshape(4, -1) >= 0
+    for rank, row in enumerate(cells(board, 2)):
+        told = [text for text in row if text != "·" and not text.startswith("(")]
+        assert told == held[rank][meaning[rank]].tolist()
+
+
 def positions():
     """Yield the ends of every control, then random positions of all."""
     for name, ends in ENDS.items():

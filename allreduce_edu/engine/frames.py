@@ -35,7 +35,7 @@ _WRITTEN = {
     "min": "min({}, {}) = {}",
     "prod": "{} × {} = {}",
 }
-_WHOLE = 1e7  # whole floating-point numbers below are written out
+_WHOLE = 1e9  # whole floating-point numbers below are written out
 _SAID = 4  # transfers that the spoken sentence lists one by one
 
 

@@ -67,6 +67,7 @@ class Board(Player):
     _css = CSS + paint.css(".ar-board") + (STATIC / "board.css").read_text(encoding="utf-8")
     choices = traitlets.List(traitlets.Dict()).tag(sync=True)
     hint = traitlets.Unicode(f"Values: {HELP}. Empty: (c + 1) · 10ʳ.").tag(sync=True)
+    opened = traitlets.Bool(False).tag(sync=True)  # whether all controls are shown, or the first
     settings = traitlets.Dict().tag(sync=True)  # what the controls say
     table = traitlets.Dict().tag(sync=True)
     words = traitlets.Unicode().tag(sync=True)

@@ -149,6 +149,10 @@ def the_board_follows_its_controls(notebook, board):
     picture = board.locator(".ar-stage > svg")
     expect(after(board, 0)).to_have_text("(1) | 2222 | (3303) | (4004)")
     start, collective = picture.inner_html(), chosen(board, "Collective")
+    expect(chosen(board, "Op")).to_be_hidden()
+    expect(board.locator(".ar-rest")).to_contain_text("Op: SUM · Data type: int64 · Ranks: 4")
+    board.get_by_role("button", name="Show all controls").press("Enter")
+    expect(chosen(board, "Op")).to_be_focused()
     collective.focus()
     notebook.page.keyboard.press("ArrowUp")  # from reduce-scatter to broadcast
     expect(after(board, 3)).to_have_text("1 | 2 | 3 | 4")

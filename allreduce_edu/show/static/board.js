@@ -25,7 +25,10 @@ function board({ model, el }) {
   const words = html("p", { class: "ar-words", role: "status" });
   const rows = html("div", { class: "ar-rows" });
   const inner = html("div", { class: "ar-inner" });
-  const row = html("div", { class: "ar-row" }, ...controls.map(([, control]) => control.element), values);
+  const all = html("button", { type: "button", class: "ar-quiet", [KEYS]: "true" }, "Show all controls");
+  const rest = html("span", { class: "ar-rest" });
+  all.addEventListener("click", open);
+  const row = html("div", { class: "ar-row" }, ...controls.map(([, control]) => control.element), values, all, rest);
   el.append(html("section", { class: "ar-board", "aria-label": "Board" }, row, hint, problem, rows, words, inner));
 
   const waiting = () => model.get("heard") < (model.get("wish").asked ?? 0);
@@ -44,8 +47,26 @@ function board({ model, el }) {
     model.save_changes();
   }
 
+  function open() {
+    model.set("opened", true);
+    model.save_changes();
+    controls[1][1].element.querySelector("select").focus();
+  }
+
+  /** Show the first control alone, with the others in words, or all of them. */
+  function unfold() {
+    const opened = model.get("opened");
+    for (const element of [...controls.slice(1).map(([, control]) => control.element), values, hint]) {
+      element.hidden = !opened;
+    }
+    all.hidden = rest.hidden = opened;
+  }
+
   function place() {
     const now = latest();
+    const others = model.get("choices").slice(1).map(({ name, label, options }) =>
+      `${label}: ${options.find(([value]) => value === now[name])[1]}`);
+    rest.textContent = [...others, `Values: ${now.values || typed.placeholder}`].join(" · ");
     for (const [name, control] of controls) control.choose(now[name]);
     if (document.activeElement !== typed) typed.value = now.values;
   }
@@ -59,9 +80,10 @@ function board({ model, el }) {
   const say = () => (words.textContent = model.get("words"));
   const heard = {
     "change:settings": place, "change:problem": tell, "change:table": draw, "change:words": say,
-    "change:heard": ask,
+    "change:heard": ask, "change:opened": unfold,
   };
   for (const [event, act] of Object.entries(heard)) model.on(event, act);
+  unfold();
   place();
   draw();
   say();
