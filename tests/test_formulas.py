@@ -1,6 +1,7 @@
 """Every closed form against what is counted in its schedule."""
 
 import math
+import re
 import subprocess
 import sys
 
@@ -112,3 +113,17 @@ def test_one_command_prints_it():
         check=True,
     )
     assert "| F6 ring | 6 = | 1.5 = | 1.5 = | 6 = | 24 = |" in run.stdout
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_says_its_row_its_source_and_when_it_wins_and_loses(name):
+    said = ALGORITHMS[name].__doc__
+    assert re.search(rf"\b{ROWS[name].label.split()[0]}(?![\w'])", said)
+    assert re.search("Sources?:", said)
+    assert re.search("[Ww]ins", said)
+    assert re.search("[Ll]oses|nothing changes", said)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_another_collective_says_its_row(name):
+    assert re.search(rf"\b{ROWS[name].label.split()[0]}\b", COLLECTIVES[name].__doc__)

@@ -1,8 +1,8 @@
 """The algorithms, each as a schedule of a few lines, correct for every number of ranks.
 
 N is the number of ranks, S the bytes of one rank's array; "sends" is per rank, and in a
-full-duplex network as much is received. `formulas` has rounds, bytes and time of each in closed
-form, row by row, compared with what is counted here.
+full-duplex network as much is received. F1 to F11 are the rows of `formulas`, which has rounds,
+bytes and time of each in closed form, compared with what is counted here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_PAIRS = 1 << 24  # transfers that no Alike shortens: 4,096 ranks, each to 
 def ring_reduce_scatter(n: int, chunks: int | None = None) -> Schedule:
     """Rank r ends with block r+1 complete, after n-1 rounds of one block each.
 
-    Sends (N-1)S/N, the least there is. Source: Patarasuk & Yuan 2009.
+    Sends (N-1)S/N, the least there is (F11a). Source: Patarasuk & Yuan 2009.
     """
     n, k = _blocks(n, chunks)
     r = np.arange(n)
@@ -39,7 +39,10 @@ def ring_reduce_scatter(n: int, chunks: int | None = None) -> Schedule:
 
 
 def ring_all_gather(n: int, chunks: int | None = None) -> Schedule:
-    """Every rank ends with every block; rank r starts with block r+1. Sends (N-1)S/N."""
+    """Every rank ends with every block; rank r starts with block r+1.
+
+    Sends (N-1)S/N, the least there is (F11a). Source: Patarasuk & Yuan 2009.
+    """
     n, k = _blocks(n, chunks)
     r = np.arange(n)
     return Schedule(
@@ -55,7 +58,7 @@ def ring_all_gather(n: int, chunks: int | None = None) -> Schedule:
 def ring(n: int, chunks: int | None = None) -> Schedule:
     """Pass one block of N to the right neighbour in each of 2(N-1) rounds: no rank is special.
 
-    Sends 2(N-1)S/N, the least any exchange between pairs can do: wins where bytes count. Pays
+    F6. Sends 2(N-1)S/N, the least any exchange between pairs can do: wins where bytes count. Pays
     2(N-1) latencies: loses for small arrays on many ranks. ``chunks=k*n`` cuts each block into
     k pieces. Source: Patarasuk & Yuan 2009.
     """
@@ -65,8 +68,8 @@ def ring(n: int, chunks: int | None = None) -> Schedule:
 def bidirectional_ring(n: int) -> Schedule:
     """Play one ring to the right with half of the array, and one to the left with the other half.
 
-    The ring's bytes and rounds. Wins, by a factor of two, only where a rank's two neighbours are
-    on wires of their own; behind one port nothing changes. Source: Jain & Sabharwal 2010.
+    F6b. The ring's bytes and rounds. Wins, by a factor of two, only where a rank's two neighbours
+    are on wires of their own; behind one port nothing changes. Source: Jain & Sabharwal 2010.
     """
     one, r = ring(n), np.arange(_ranks(n))
     both = one.on(r, 2 * r) | one.on(-r % n, 2 * r + 1)
@@ -76,7 +79,8 @@ def bidirectional_ring(n: int) -> Schedule:
 def gloo_ring(n: int) -> Schedule:
     """Play the ring as gloo does, with gloo's own chunk bounds: equal to it bit for bit.
 
-    Data travel from rank r to rank r-1 and chunk r is finished on rank r.
+    F6: wins and loses as the ring does. Data travel from rank r to rank r-1 and chunk r is finished
+    on rank r.
     Source: pytorch/gloo, gloo/allreduce.cc (ring, which torch uses for every size).
     """
     n = _ranks(n)
@@ -99,9 +103,10 @@ def gloo_ring(n: int) -> Schedule:
 def naive(n: int) -> Schedule:
     """Everyone sends the whole array to everyone: one round, (N-1)S sent per rank.
 
-    Each rank starts with its own share and adds its right neighbour's, the next one's and so
+    F4. Each rank starts with its own share and adds its right neighbour's, the next one's and so
     on: N orders of addition, so floating-point replicas may *differ*. Wins where an array is so
-    small that only the number of rounds counts.
+    small that only the number of rounds counts; loses everywhere else.
+    Source: the definition of all-reduce.
     """
     n = _ranks(n)
     _room(n)
@@ -113,8 +118,9 @@ def naive(n: int) -> Schedule:
 def one_shot(n: int) -> Schedule:
     """Everyone reads the whole array of everyone and adds in rank order: one round, (N-1)S sent.
 
-    One order of addition everywhere, so replicas are bit-identical. How inference engines reduce
-    a few kilobytes inside a node. Source: vLLM, csrc/custom_all_reduce.cuh (one-stage).
+    F4'. One order of addition everywhere, so replicas are bit-identical. Wins for a few kilobytes
+    inside a node, as inference engines use it; loses as soon as bytes count. Source: vLLM,
+    csrc/custom_all_reduce.cuh (one-stage).
     """
     n = _ranks(n)
     pairs = _room(n)
@@ -129,7 +135,7 @@ def one_shot(n: int) -> Schedule:
 def pairwise_reduce_scatter(n: int) -> Schedule:
     """Rank r receives everybody's raw share of chunk r, one rank's in each of n-1 rounds.
 
-    The ring's bytes; partial sums never travel, so nothing is rounded on the way.
+    F11a. The ring's bytes; partial sums never travel, so nothing is rounded on the way.
     Source: Thakur, Rabenseifner & Gropp 2005 (pairwise exchange).
     """
     n = _ranks(n)
@@ -147,8 +153,9 @@ def pairwise_reduce_scatter(n: int) -> Schedule:
 def pairwise_exchange(n: int) -> Schedule:
     """Collect raw shares of a chunk where it is owned, add, send the result: 2(N-1) rounds.
 
-    Rounds and bytes of the ring, 2(N-1)S/N, but every pair of ranks talks: loses where far pairs
-    share slow links, wins in precision (raw shares cross the wire, not partial sums).
+    F6. Rounds and bytes of the ring, 2(N-1)S/N, but every pair of ranks talks: loses where far
+    pairs share slow links, wins in precision (raw shares cross the wire, not partial sums).
+    Source: Thakur, Rabenseifner & Gropp 2005 (pairwise exchange).
     """
     scatter = pairwise_reduce_scatter(n)
     return (scatter >> scatter.mirrored()).named("pairwise exchange")
@@ -157,9 +164,9 @@ def pairwise_exchange(n: int) -> Schedule:
 def sharded_server(n: int) -> Schedule:
     """Let every rank serve one chunk of N to all others: two rounds, 2(N-1)S/N sent.
 
-    `pairwise_exchange` with all pairs at once. The ring's bytes with two latencies: wins where
-    N-1 messages at once cost no more than one. Source: Li et al. 2014 (parameter server),
-    servers placed on the workers.
+    F3. `pairwise_exchange` with all pairs at once. The ring's bytes with two latencies: wins where
+    N-1 messages at once cost no more than one, loses where each costs a latency. Source: Li et al.
+    2014 (parameter server), servers placed on the workers.
     """
     n = _ranks(n)
     _room(n)
@@ -175,9 +182,10 @@ def sharded_server(n: int) -> Schedule:
 def parameter_server(n: int, servers: int | None = None) -> Schedule:
     """Everyone sends to one rank, which adds and sends the sum back: one hot port.
 
-    Two rounds; rank 0 serves and works, and sends (N-1)S, every other rank S. With ``servers=k``,
-    k more ranks, n to n+k-1, that have no share of their own serve S/k each: a server sends NS/k.
-    Loses to the ring by the factor N/2 wherever bytes count. Source: Li et al. 2014.
+    F1', F1, F2. Two rounds; rank 0 serves and works, and sends (N-1)S, every other rank S. With
+    ``servers=k``, k more ranks, n to n+k-1, that have no share of their own serve S/k each: a
+    server sends NS/k. Wins in latencies alone; loses to the ring by the factor N/2 wherever bytes
+    count. Source: Li et al. 2014.
     """
     n = _ranks(n)
     if servers is None:
@@ -198,7 +206,10 @@ def parameter_server(n: int, servers: int | None = None) -> Schedule:
 
 
 def binomial_reduce(n: int, root: int = 0) -> Schedule:
-    """Sum everything on `root` in ceil(log2 N) rounds: in round i, neighbours at distance 2**i."""
+    """Sum everything on `root` in ceil(log2 N) rounds: in round i, neighbours at distance 2**i.
+
+    F11b. Every other rank sends S, once. Source: Thakur, Rabenseifner & Gropp 2005.
+    """
     n, root = _rooted(n, root)
     rank = np.arange(n)
 
@@ -211,14 +222,18 @@ def binomial_reduce(n: int, root: int = 0) -> Schedule:
 
 
 def binomial_broadcast(n: int, root: int = 0) -> Schedule:
-    """Copy root's array to everyone in ceil(log2 N) rounds: `binomial_reduce` backwards."""
+    """Copy root's array to everyone in ceil(log2 N) rounds: `binomial_reduce` backwards.
+
+    F11b. The root sends S ceil(log2 N). Source: Thakur, Rabenseifner & Gropp 2005.
+    """
     return binomial_reduce(n, root).mirrored().named("binomial broadcast")
 
 
 def binomial_tree(n: int) -> Schedule:
     """Reduce to rank 0 along a binomial tree, then broadcast back: 2 ceil(log2 N) rounds.
 
-    The root sends S ceil(log2 N). Wins where latency counts, loses where bytes do.
+    F9a. The root sends S ceil(log2 N). Wins where latency counts, loses where bytes do.
+    Source: Thakur, Rabenseifner & Gropp 2005 (reduce and broadcast).
     """
     return (binomial_reduce(n) >> binomial_broadcast(n)).named("binomial tree")
 
@@ -226,9 +241,10 @@ def binomial_tree(n: int) -> Schedule:
 def pipelined_tree(n: int, chunks: int = 8) -> Schedule:
     """Reduce up a binary tree and broadcast down it, chunk after chunk without waiting.
 
-    chunks + 2 depth - 1 rounds; a rank inside the tree sends and receives up to 3S. Few
-    latencies and, with many chunks, 3S at the busiest port: loses to the ring's 2S for large
-    arrays, and to `double_binary_tree`. Source: NVIDIA/nccl, src/graph/trees.cc (the tree).
+    F9b. chunks + 2 depth - 1 rounds; a rank inside the tree sends and receives up to 3S. Few
+    latencies and, with many chunks, 3S at the busiest port: wins over `binomial_tree`, loses to
+    the ring's 2S for large arrays, and to `double_binary_tree`. Source: NVIDIA/nccl,
+    src/graph/trees.cc (the tree).
     """
     n, chunks = _ranks(n), integer("chunks", chunks, 1)
     parent, depth = _binary_tree(n)
@@ -256,10 +272,11 @@ def pipelined_tree(n: int, chunks: int = 8) -> Schedule:
 def double_binary_tree(n: int, chunks: int = 8) -> Schedule:
     """Play two pipelined trees at once, each with half of the chunks; leaves of one work in both.
 
-    No rank that has a parent and children in one tree has them in the other, so none sends more
-    than 2S. Wins between the latency-bound and the bandwidth-bound sizes on many ranks.
-    Sources: Sanders, Speck & Träff 2009; NVIDIA/nccl, src/graph/trees.cc (the second tree is the
-    first one mirrored, or shifted by one if N is odd).
+    F9c. No rank that has a parent and children in one tree has them in the other, so none sends
+    more than 2S. Wins between the latency-bound and the bandwidth-bound sizes on many ranks; loses
+    to the ring on few, where its rounds are no fewer. Sources: Sanders, Speck & Träff 2009;
+    NVIDIA/nccl, src/graph/trees.cc (the second tree is the first one mirrored, or shifted by one
+    if N is odd).
     """
     c, r = np.arange(integer("chunks", chunks, 2)), np.arange(_ranks(n))
     second = (r + 1) % n if n % 2 else n - 1 - r
@@ -274,9 +291,9 @@ def double_binary_tree(n: int, chunks: int = 8) -> Schedule:
 def recursive_doubling(n: int) -> Schedule:
     """Exchange the whole array with rank r xor 2**i in round i: log2 N rounds, S log2 N sent.
 
-    Both partners add the same two numbers, so replicas are bit-identical. Wins for small arrays.
-    For N no power of two the surplus ranks fold in first and get the result last (two rounds and
-    S more). Source: Thakur, Rabenseifner & Gropp 2005.
+    F7. Both partners add the same two numbers, so replicas are bit-identical. Wins for small
+    arrays, loses where bytes count. For N no power of two the surplus ranks fold in first and get
+    the result last (two rounds and S more). Source: Thakur, Rabenseifner & Gropp 2005.
     """
     n, p = _power_of_two(n)
     r = np.arange(p)
@@ -290,9 +307,9 @@ def recursive_doubling(n: int) -> Schedule:
 def halving_doubling(n: int) -> Schedule:
     """Reduce-scatter by halving the distance and the data, all-gather by doubling them.
 
-    2 log2 N rounds and 2(N-1)S/N sent: the ring's bytes with fewer latencies, but partners far
-    apart. The fold for N no power of two costs two rounds and S more.
-    Source: Thakur, Rabenseifner & Gropp 2005 (Rabenseifner).
+    F8. 2 log2 N rounds and 2(N-1)S/N sent: wins by the ring's bytes with fewer latencies, loses
+    where partners far apart share slow links. The fold for N no power of two costs two rounds and
+    S more. Source: Thakur, Rabenseifner & Gropp 2005 (Rabenseifner).
     """
     n, p = _power_of_two(n)
     return _folded("halving-doubling", n, _halving(p) >> _halving(p).mirrored())
@@ -306,9 +323,10 @@ def hierarchical(
 ) -> Schedule:
     """Reduce-scatter inside each node, all-reduce across nodes piece by piece, all-gather inside.
 
-    Ranks of a node are neighbours: 0 to node-1, and so on. Sends 2(N-1)S/N as the ring does, of
-    which only 2(M-1)/M S/G leave the node (M nodes of G ranks), in 2(G-1) + 2(M-1) rounds: wins
-    where links across are slower, or N large.
+    F10. Ranks of a node are neighbours: 0 to node-1, and so on. Sends 2(N-1)S/N as the ring does,
+    of which only 2(M-1)/M S/G leave the node (M nodes of G ranks), in 2(G-1) + 2(M-1) rounds: wins
+    where links across are slower, or N large; loses nothing to the ring but simplicity. Source:
+    horovod/horovod, common/ops/nccl_operations.cc (HOROVOD_HIERARCHICAL_ALLREDUCE).
 
     Parameters
     ----------
@@ -333,8 +351,10 @@ def hierarchical(
 def hierarchical_leader(n: int, node: int | None = None) -> Schedule:
     """Reduce to one leader per node, ring across the leaders, broadcast inside.
 
-    For comparison with `hierarchical`: a leader alone brings 2(M-1)/M S across, G times as much
-    as there, and the other ranks' ports to the network idle. Parameters as there.
+    F10b. For comparison with `hierarchical`, to which it loses: a leader alone brings 2(M-1)/M S
+    across, G times as much as there, and the other ranks' ports to the network idle. Wins in
+    messages alone, since only leaders talk across. Parameters as there.
+    Source: the picture of multi-node training that is drawn most often.
     """
     ranks = _by_node(n, node)
     m, g = ranks.shape
@@ -347,7 +367,7 @@ def hierarchical_leader(n: int, node: int | None = None) -> Schedule:
 
 
 def gather(n: int, root: int = 0) -> Schedule:
-    """Bring chunk r of every rank r to `root`, all at once: one round, (N-1)S/N into its port."""
+    """Bring chunk r of every rank r to `root`, at once: (N-1)S/N into its port (F11c)."""
     n, root = _rooted(n, root)
     others = np.delete(np.arange(n), root)
     one = Round.of(others, root, others, False)
@@ -355,7 +375,7 @@ def gather(n: int, root: int = 0) -> Schedule:
 
 
 def scatter(n: int, root: int = 0) -> Schedule:
-    """Send chunk r of root's array to rank r, all at once: one round, (N-1)S/N out of its port."""
+    """Send chunk r of root's array to rank r, at once: (N-1)S/N out of its port (F11c)."""
     n, root = _rooted(n, root)
     others = np.delete(np.arange(n), root)
     one = Round.of(root, others, others, False)
@@ -366,7 +386,7 @@ def all_to_all(n: int) -> Schedule:
     """Bring chunk i*n+j from rank i to rank j, one partner in each of n-1 rounds.
 
     Chunks i*n to i*n+n-1 are rank i's own array of S bytes, so one rank's buffer is N S long.
-    Sends (N-1)S/N. Source: Thakur, Rabenseifner & Gropp 2005 (pairwise exchange).
+    F11d. Sends (N-1)S/N. Source: Thakur, Rabenseifner & Gropp 2005 (pairwise exchange).
     """
     n = _ranks(n)
     r = np.arange(n)
