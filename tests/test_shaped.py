@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="real ranks need torch")
 
 import torch.distributed as dist  # noqa: E402
+from leftovers import marked, until  # noqa: E402
 
 from allreduce_edu.engine.algorithms import naive, parameter_server, ring  # noqa: E402
 from allreduce_edu.engine.cost import time  # noqa: E402
@@ -173,6 +175,27 @@ def test_a_user_without_rights_gets_it_too_and_nothing_is_left(lab):
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert ran.stdout == "[['lo', 'eth0'], ['lo', 'eth0']]\n", ran.stderr
+
+
+@pytest.mark.network
+def test_a_killed_kernel_takes_the_network_with_it(lab):
+    code = """
+    import time
+    from allreduce_edu import Pool, ShapedLinks
+    pool = Pool(2, network=ShapedLinks(100))
+    pool.run(len, ())
+    print("up", flush=True)
+    pool.run(time.sleep, 1000)
+    """
+    mark = str(uuid.uuid4())
+    env = os.environ | {"NETWORK_TEST": mark, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    before = Path("/proc/net/dev").read_text().count(":")
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as kernel:
+        assert kernel.stdout.readline() == "up\n"
+        kernel.kill()
+    until(lambda: not marked(mark), "processes, which hold the network, are left")
+    assert Path("/proc/net/dev").read_text().count(":") == before
 
 
 @pytest.mark.network
