@@ -109,3 +109,15 @@ def test_any_schedule_has_a_picture_and_ranks_without_messages_have_gaps():
     star, links = parameter_server(4), Links.uniform(4, LINK)
     chart = gantt(star, timeline(star, SIZE, links), "A star")
     assert [b.kind for b in chart.bars if b.rank == 0] == ["adds", "copies"]
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_the_far_link_is_half_round_the_ring_from_the_late_rank(ranks):
+    explorer = late_rank()
+    for rank in (0, 2, -1):
+        explorer.turn(late=2.0, rank=rank, ranks=ranks, factor=5.0)
+        far = rank % ranks + ranks // 2
+        links = Links.uniform(ranks, LINK)
+        links = links.with_slow(link=(far % ranks, (far + 1) % ranks), factor=5)
+        done = clocks(ring(ranks), SIZE, links, {rank % ranks: 0.002})
+        np.testing.assert_allclose(ends(explorer.shown.charts[0]), done)

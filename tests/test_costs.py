@@ -158,7 +158,9 @@ def test_the_words_name_the_fastest_and_where_the_rings_terms_are_equal():
     explorer = timing()
     explorer.turn(ranks=8, size=10**9)
     assert "the model's fastest is: ring" in explorer.shown.words
-    assert "equal at 1.4 MB" in explorer.shown.words
+    assert "Of the ring's time 0 % is latency; it is half of it at 1.4 MB." in explorer.shown.words
+    explorer.turn(size=5)
+    assert "Of the ring's time 100 % is latency" in explorer.shown.words
     even = 8 * 14e-6 * 12.5e9
     assert np.isclose(*terms("ring", 8, even, LINKS["100 GbE"]))
 

@@ -93,13 +93,12 @@ def slow_link() -> Explorer:
 
 
 def _late(late: float, rank: int, ranks: int, barrier: bool, factor: float) -> View:
-    links = Links.uniform(ranks, LINK)
+    """Draw a late rank, and perhaps a slow link on the far side of the ring."""
+    first, links = rank % ranks, Links.uniform(ranks, LINK)
     if factor > 1:
-        middle = ranks // 2
-        links = links.with_slow(
-            link=(middle, middle + 1 if middle + 1 < ranks else 0), factor=factor
-        )
-    return _view(links, {rank % ranks: late / 1e3}, "A ring with a late rank", barrier=barrier)
+        far = first + ranks // 2
+        links = links.with_slow(link=(far % ranks, (far + 1) % ranks), factor=factor)
+    return _view(links, {first: late / 1e3}, "A ring with a late rank", barrier=barrier)
 
 
 def late_rank() -> Explorer:
@@ -111,7 +110,7 @@ def late_rank() -> Explorer:
         Control("rank", "The late rank", _WHO, start=2),
         slider("ranks", "Ranks", RANKS, start=8),
         switch("barrier", "All wait for all after each round (a barrier)"),
-        Control("factor", "Besides, the link from rank N/2 on takes", _times(), 1.0, "slider"),
+        Control("factor", "Besides, a link half round the ring takes", _times(), 1.0, "slider"),
     )
 
 

@@ -199,11 +199,12 @@ def _timing(size: int, ranks: int, link: str, latency: float, speed: float) -> V
     for key, name in NAMES.items():
         parts = terms(key, ranks, size, changed)
         rows.append((name, *map(in_seconds, (*parts, sum(parts)))))
-    even = ranks * changed.alpha / changed.beta
+    latency, both = terms("ring", ranks, size, changed)[0], _seconds("ring", ranks, size, changed)
     words = (
         f"{link}: a latency of {in_seconds(changed.alpha)}, {in_bytes(1 / changed.beta)}/s in "
-        f"one direction. At {in_bytes(size)} the model's fastest is: {NAMES[best]}. The ring's two "
-        f"terms are equal at {in_bytes(even)}; below, latency counts more, above, bytes."
+        f"one direction. At {in_bytes(size)} the model's fastest is: {NAMES[best]}. Of the ring's "
+        f"time {100 * latency / both:.0f} % is latency; it is half of it at "
+        f"{in_bytes(ranks * changed.alpha / changed.beta)}."
     )
     return View(
         [time_chart(ranks, size, changed), terms_chart(ranks, size, changed)],
