@@ -8,6 +8,7 @@ import pytest
 from allreduce_edu import (
     ALGORITHMS,
     COLLECTIVES,
+    Pool,
     explain,
     parameter_server,
     ring,
@@ -62,6 +63,19 @@ def test_torch_tensors_are_played_too():
     torch = pytest.importorskip("torch")
     x = [torch.tensor([1.0, 2.0, 3.0]) * 10**r for r in range(3)]
     assert [each.tolist() for each in played(ring(3), x).results] == [[111, 222, 333]] * 3
+
+
+def play_the_ring(comm, x):
+    return spmd.play(ring(3), comm, x)
+
+
+def test_real_ranks_play_it_to_the_same_bits_for_the_same_bytes():
+    pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(3, 10)).astype("f4")
+    with Pool(3, backend="gloo") as pool:
+        done = pool.spmd(play_the_ring, x)
+    np.testing.assert_array_equal(np.stack(done.results), run(ring(3), x))
+    np.testing.assert_array_equal(done.sent_bytes(), sent_bytes(ring(3), ring(3).cut(10, 4) * 4))
 
 
 @pytest.mark.parametrize(

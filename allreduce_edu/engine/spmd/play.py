@@ -13,8 +13,9 @@ from allreduce_edu.engine.spmd.comm import Comm, copy_of, write
 def play(schedule: Schedule, comm: Comm, x: Any) -> Any:
     """Do this rank's part of a schedule on its array `x`, in place; return it.
 
-    A rank begins its next round when its own messages of the last are through, as libraries do:
-    rounds are no barriers. If a rank does not take part, the others wait as long as it does.
+    On simulated ranks and on real ones, with the bits of `run`. A rank begins its next round when
+    its own messages of the last are through, as libraries do: rounds are no barriers. If a rank
+    does not take part, the others wait as long as it does.
 
     Parameters
     ----------
