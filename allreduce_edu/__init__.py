@@ -11,7 +11,8 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _HOME = {
-    "engine.schedule": ("Round", "Schedule"),
+    "engine.rounds": ("Round",),
+    "engine.schedule": ("Schedule",),
     "engine.algorithms": (
         "ALGORITHMS",
         "COLLECTIVES",

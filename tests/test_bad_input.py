@@ -33,7 +33,7 @@ from allreduce_edu import (
     timeline,
 )
 from allreduce_edu.engine import cost
-from allreduce_edu.engine.schedule import Alike
+from allreduce_edu.engine.rounds import Alike
 
 LAN = Links.uniform(4, "100 GbE")
 of = Round.of

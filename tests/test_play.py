@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch", reason="real ranks need torch")
 from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, parameter_server, ring  # noqa: E402
 from allreduce_edu.engine.cost import messages, sent_bytes  # noqa: E402
 from allreduce_edu.engine.execute import OverflowWarning, run  # noqa: E402
-from allreduce_edu.engine.schedule import Round, Schedule  # noqa: E402
+from allreduce_edu.engine.rounds import Round  # noqa: E402
+from allreduce_edu.engine.schedule import Schedule  # noqa: E402
 from allreduce_edu.realdist.play import parts  # noqa: E402
 from allreduce_edu.realdist.pool import Pool  # noqa: E402
 

@@ -18,7 +18,7 @@ from allreduce_edu import (
     run,
 )
 from allreduce_edu.engine.algorithms import binomial_reduce, halving_doubling
-from allreduce_edu.engine.schedule import Alike
+from allreduce_edu.engine.rounds import Alike
 
 
 def pairs(*rounds, ranks=4, chunks=4):

@@ -14,7 +14,8 @@ import pytest
 from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, ring
 from allreduce_edu.engine.execute import steps
 from allreduce_edu.engine.frames import frames
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.show import paint, svg
 from allreduce_edu.show.draw import complete, layers, ways
 from allreduce_edu.show.scene import CHAR, amount_text, layout, views

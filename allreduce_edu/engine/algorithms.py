@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from allreduce_edu.engine.check import Registry, integer, unknown
-from allreduce_edu.engine.schedule import Alike, Ints, Round, Schedule
+from allreduce_edu.engine.rounds import Alike, Ints, Round
+from allreduce_edu.engine.schedule import Schedule
 
 _MOST_RANKS = 1 << 20  # enough for any machine, and lists one owner per rank in a blink
 _MOST_PAIRS = 1 << 24  # transfers that no Alike shortens: 4,096 ranks, each to each

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from allreduce_edu.engine.check import integer, kind, numbers
 from allreduce_edu.engine.links import Links, Seconds
 from allreduce_edu.engine.problems import outside
-from allreduce_edu.engine.schedule import Ints, Round, Schedule, expandable, schedule_of
+from allreduce_edu.engine.rounds import Ints, Round
+from allreduce_edu.engine.schedule import Schedule, expandable, schedule_of
 
 _MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
 _MOST_COUNTED = 1 << 62

@@ -17,14 +17,8 @@ from allreduce_edu.engine.check import kind
 from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
 from allreduce_edu.engine.precision import Rounding
 from allreduce_edu.engine.problems import outside
-from allreduce_edu.engine.schedule import (
-    FEW_TRANSFERS,
-    Ints,
-    Round,
-    Schedule,
-    expandable,
-    schedule_of,
-)
+from allreduce_edu.engine.rounds import FEW_TRANSFERS, Ints, Round
+from allreduce_edu.engine.schedule import Schedule, expandable, schedule_of
 
 _VIEW = 4 * 1024  # bytes a chunk from which one call per transfer beats one per round
 _INSTEAD = "count its bytes with sent_bytes and its time with cost.time, which read blocks"

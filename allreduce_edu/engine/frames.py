@@ -16,7 +16,8 @@ from allreduce_edu.engine.check import count
 from allreduce_edu.engine.cost import chunk_bytes
 from allreduce_edu.engine.dtypes import check_op, combiner, dtype, is_torch, short_name
 from allreduce_edu.engine.execute import as_shares, load, steps
-from allreduce_edu.engine.schedule import Round, Schedule, schedule_of
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule, schedule_of
 from allreduce_edu.engine.verify import (
     Expected,
     counted,

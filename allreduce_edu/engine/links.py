@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.check import Registry, integer, kind, listable, numbers
-from allreduce_edu.engine.schedule import Ints, Round
+from allreduce_edu.engine.rounds import Ints, Round
 
 Seconds = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from allreduce_edu.engine.check import integer
 
 if TYPE_CHECKING:
-    from allreduce_edu.engine.schedule import Round
+    from allreduce_edu.engine.rounds import Round
 
 PARTS = ("src", "dst", "chunk", "reduce")  # the arrays of a Round
 

@@ -10,25 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from allreduce_edu.engine.check import count, integer, kind, listable, unknown
-from allreduce_edu.engine.problems import (
-    PARTS,
-    cells_in_both,
-    labels,
-    outside,
-    owners,
-    problems_of,
-)
+from allreduce_edu.engine.problems import labels, outside, owners, problems_of
+from allreduce_edu.engine.rounds import Alike, Ints, Round, together
 
 T = TypeVar("T")
-Ints = npt.NDArray[np.intp]
 COLLECTIVE_NAMES = (
     "all_reduce",
     "reduce_scatter",
@@ -41,176 +32,11 @@ COLLECTIVE_NAMES = (
     "custom",
 )
 _ROOTED = ("reduce", "broadcast", "gather", "scatter")
-FEW_TRANSFERS = 64  # in a round, up to which a loop is faster than numpy
 _LARGEST = int(np.iinfo(np.intp).max)
-_SHOWN = 12  # transfers of a round, and rounds, that print() writes out
+_SHOWN = 12  # rounds that print() writes out
 _KEPT = 1 << 15  # transfers up to which a schedule keeps its rounds: a ring of 64 ranks
 _FEW_CELLS = 1 << 20  # no algorithm has too many transfers for so few
 _MOST_TRANSFERS = 1 << 28  # read one by one: about half a minute
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Round:
-    """Transfers that happen together: rank src[i] sends chunk[i] to rank dst[i].
-
-    All of them read before any of them writes. Where several write one (rank, chunk) they do so
-    in array order, and only the first may replace. After a first that replaces, a rank may name
-    itself: that is no message, it says where in the order its own share comes.
-
-    Attributes
-    ----------
-    src, dst, chunk : int array, shape (transfers,)
-    reduce : bool array, shape (transfers,)
-        True: dst combines what it holds with what came.  False: it replaces.
-    span : int
-        A shorthand in which algorithms are written: each transfer carries `span` chunks in a
-        row, the first of which is named. Who reads a schedule gets one transfer per chunk.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an array has another dtype or shape; ``Round.of`` converts what can be converted.
-    """
-
-    src: Ints
-    dst: Ints
-    chunk: Ints
-    reduce: npt.NDArray[np.bool_]
-    span: int = 1
-
-    def __post_init__(self) -> None:
-        length = np.shape(self.src)[:1]
-        for name, kinds in zip(PARTS, ("iu", "iu", "iu", "b"), strict=True):
-            part = getattr(self, name)
-            if not isinstance(part, np.ndarray) or part.dtype.kind not in kinds:
-                what = "bool" if name == "reduce" else "int"
-                raise TypeError(f"{name} must be an {what} array, got {kind(part)}; try Round.of")
-            if part.ndim != 1 or part.shape != length:
-                raise ValueError(
-                    f"{name} must have one entry per transfer ({length[0] if length else 1}), "
-                    f"got shape {part.shape}"
-                )
-        if type(self.span) is not int or self.span < 1:
-            object.__setattr__(self, "span", integer("span", self.span, 1))
-
-    @classmethod
-    def of(cls, src: Any, dst: Any, chunk: Any, reduce: Any, span: int = 1) -> Round:
-        """Make a round from anything that broadcasts to one length."""
-        named = {"src": src, "dst": dst, "chunk": chunk, "reduce": reduce}
-        try:
-            parts = [np.asarray(part) for part in named.values()]
-            length = max((part.size for part in parts if part.ndim), default=1)
-            if any(part.shape not in ((), (length,)) for part in parts):
-                parts = [np.ravel(each) for each in np.broadcast_arrays(*parts)]
-        except ValueError:
-            lengths = ", ".join(str(len(list(p)) if np.iterable(p) else 1) for p in named.values())
-            raise ValueError(
-                f"src, dst, chunk and reduce must have one length, got {lengths}"
-            ) from None
-        for name, part in zip(named, parts, strict=True):
-            if part.size and part.dtype.kind not in ("b" if name == "reduce" else "iu"):
-                what = "True or False" if name == "reduce" else "integers"
-                raise TypeError(f"{name} must hold {what}, got dtype {part.dtype}")
-            if part.dtype == np.uint64 and part.max(initial=0) > _LARGEST:
-                raise ValueError(f"{name} must be at most {_LARGEST}, got {part.max()}")
-        rows = [part if part.ndim else np.full(length, part) for part in parts]
-        s, d, c = (row.astype(np.intp) for row in rows[:3])  # copies: the caller's may change
-        return cls(s, d, c, rows[3].astype(np.bool_), span)
-
-    def expanded(self) -> Round:
-        """Return the same round with one transfer per chunk."""
-        return self if self.span == 1 else self._expanded
-
-    @cached_property
-    def _expanded(self) -> Round:
-        k = self.span
-        chunk = (self.chunk[:, None] + np.arange(k)).ravel()
-        return Round(self.src.repeat(k), self.dst.repeat(k), chunk, self.reduce.repeat(k))
-
-    @cached_property
-    def moves(self) -> list[tuple[int, int, int, bool]]:
-        """The transfers as Python's numbers, (src, dst, chunk, reduce) each."""
-        parts = (getattr(self, part).tolist() for part in PARTS)
-        return list(zip(*parts, strict=True))
-
-    @cached_property
-    def read_and_written(self) -> list[tuple[int, int]]:
-        """The (rank, chunk) that are both sent and written, so that their values must be kept."""
-        moves = self.expanded().moves
-        written = {(dst, c) for _, dst, c, _ in moves}
-        return sorted(written & {(src, c) for src, _, c, _ in moves})
-
-    @cached_property
-    def reads_what_it_writes(self) -> bool:
-        """Whether there are any such."""
-        if len(self) * self.span <= FEW_TRANSFERS:
-            return bool(self.read_and_written)
-        r = self.expanded()
-        chunks = 1 + int(r.chunk.max(initial=0))
-        return bool(np.isin(r.src * chunks + r.chunk, r.dst * chunks + r.chunk).any())
-
-    def crossing(self) -> Round:
-        """Return the transfers that cross a link: all but those of a rank to itself."""
-        return self._crossing
-
-    @cached_property
-    def _crossing(self) -> Round:
-        out = self.src != self.dst
-        if out.all():
-            return self
-        return Round(self.src[out], self.dst[out], self.chunk[out], self.reduce[out], self.span)
-
-    def is_like(self, other: Round) -> bool:
-        """Whether the two differ in their chunks alone."""
-        return self.span == other.span and all(
-            getattr(self, part).tobytes() == getattr(other, part).tobytes()
-            for part in ("src", "dst", "reduce")
-        )
-
-    def __len__(self) -> int:
-        return len(self.src)
-
-    def __repr__(self) -> str:
-        moves = [
-            f"{s}→{d}:c{c}" + (f"-{c + self.span - 1}" if self.span > 1 else "")
-            for s, d, c in islice(zip(self.src, self.dst, self.chunk, strict=True), _SHOWN)
-        ]
-        more = f" … {len(self) - _SHOWN:,} more" if len(self) > _SHOWN else ""
-        return "  ".join(moves) + more + f"  {self.phase}"
-
-    @property
-    def phase(self) -> str:
-        """What the receivers do: "add", "copy", "add and copy", or "idle" for no transfer."""
-        if not len(self):
-            return "idle"
-        return "add" if self.reduce.all() else "add and copy" if self.reduce.any() else "copy"
-
-
-@dataclass(frozen=True, repr=False)
-class Alike:
-    """`times` rounds, at(0), at(1), ..., that differ in nothing but which chunks they carry.
-
-    A shorthand like ``Round.span``: one of them stands for all when bytes and time are counted.
-    """
-
-    times: int
-    at: Callable[[int], Round]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "times", integer("times", self.times, 0))
-        if not callable(self.at):
-            raise TypeError(f"at must be a function of the round's number, got {kind(self.at)}")
-
-    def __repr__(self) -> str:
-        return f"Alike({self.times}, ...)"
-
-    def mapped(self, change: Callable[[Round], Round]) -> Alike:
-        """Return the same number of rounds, each changed."""
-        return Alike(self.times, lambda i: change(_a_round(self.at(i))))
-
-    def after(self, i: int) -> Alike:
-        """Return what is left after the first i rounds."""
-        return Alike(self.times - i, lambda j: self.at(i + j))
 
 
 def even_cut(elements: int, itemsize: int, chunks: int) -> Ints:  # noqa: ARG001
@@ -288,10 +114,10 @@ class Schedule:
 
     def _read_spans(self) -> Iterator[Round]:
         for alike in self.alikes():
-            first = _a_round(alike.at(0))
+            first = alike.round(0)
             yield first
             for i in range(1, alike.times):
-                each = _a_round(alike.at(i))
+                each = alike.round(i)
                 if not first.is_like(each):
                     raise ValueError(
                         f"{self.name}: the rounds of an Alike must differ in their chunks alone, "
@@ -307,7 +133,7 @@ class Schedule:
         return self._kept("_blocks", self._read_blocks, lambda block: len(block[0]))
 
     def _read_blocks(self) -> Iterator[tuple[Round, int]]:
-        return ((_a_round(alike.at(0)), alike.times) for alike in self.alikes())
+        return ((alike.round(0), alike.times) for alike in self.alikes())
 
     def _kept(
         self, name: str, read: Callable[[], Iterator[T]], transfers: Callable[[T], int]
@@ -486,7 +312,7 @@ class Schedule:
         mirrors = {"reduce_scatter": "all_gather", "reduce": "broadcast"}
 
         def mirror(each: Alike) -> Alike:
-            backwards = Alike(each.times, lambda i: each.at(each.times - 1 - i))
+            backwards = Alike(each.times, lambda i: each.round(each.times - 1 - i))
             return backwards.mapped(lambda r: Round(r.dst, r.src, r.chunk, ~r.reduce, r.span))
 
         return replace(
@@ -515,12 +341,6 @@ class Schedule:
                 raise ValueError(f"{self.name}: {sentence}")
         self.__dict__["_playable"] = "_spans" in self.__dict__
         return self
-
-
-def _a_round(value: Any) -> Round:
-    if not isinstance(value, Round):
-        raise TypeError(f"the rounds of an Alike must be Rounds, got {kind(value)}")
-    return value
 
 
 def schedule_of(value: Any) -> Schedule:
@@ -567,7 +387,7 @@ def _zipped(a: Iterator[Alike], b: Iterator[Alike]) -> Iterator[Alike]:
     k, one, other = 1, next(a, None), next(b, None)
     while one and other:
         times = min(one.times, other.times)
-        yield Alike(times, _both(one.at, other.at, k))
+        yield Alike(times, _both(one, other, k))
         k += times
         one = one.after(times) if one.times > times else next(a, None)
         other = other.after(times) if other.times > times else next(b, None)
@@ -575,16 +395,5 @@ def _zipped(a: Iterator[Alike], b: Iterator[Alike]) -> Iterator[Alike]:
     yield from chain([left] if left else [], a, b)
 
 
-def _both(
-    one: Callable[[int], Round], other: Callable[[int], Round], k: int
-) -> Callable[[int], Round]:
-    return lambda i: _together(k + i, _a_round(one(i)), _a_round(other(i)))
-
-
-def _together(k: int, a: Round, b: Round) -> Round:
-    if a.span != b.span:
-        a, b = a.expanded(), b.expanded()
-    for rank, chunk in cells_in_both(a, b):
-        raise ValueError(f"a | b: both write rank {rank}, chunk {chunk} in round {k}")
-    parts = [np.concatenate([getattr(each, part) for each in (a, b)]) for part in PARTS]
-    return Round(parts[0], parts[1], parts[2], parts[3], a.span)
+def _both(one: Alike, other: Alike, k: int) -> Callable[[int], Round]:
+    return lambda i: together(k + i, one.round(i), other.round(i))

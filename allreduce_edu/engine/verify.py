@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.check import count, integer
 from allreduce_edu.engine.execute import steps
-from allreduce_edu.engine.schedule import Round, Schedule, owner_of, schedule_of
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule, owner_of, schedule_of
 
 Counts = npt.NDArray[np.int32]
 _TIMES = {2: "twice"}

@@ -19,7 +19,8 @@ from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.cost import sent_bytes
 from allreduce_edu.engine.execute import run
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.verify import contributions, place_values, wrong_shares
 from allreduce_edu.lessons.readers import share_counts
 

@@ -23,7 +23,8 @@ from allreduce_edu.engine.algorithms import (
     scatter,
 )
 from allreduce_edu.engine.dtypes import dtype, is_float
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.verify import place_values
 
 _HUNDRED = 100  # what every rank starts with where place values do not fit

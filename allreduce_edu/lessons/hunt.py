@@ -9,7 +9,8 @@ import numpy as np
 from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.check import integer
 from allreduce_edu.engine.cost import busiest_port
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.verify import Counts, contributions, counted, expected, explain
 from allreduce_edu.lessons.checks import SHOWN, Verdict, right, wrong
 from allreduce_edu.lessons.rings import HUNTED

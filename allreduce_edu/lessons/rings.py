@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from allreduce_edu.engine.algorithms import ring, ring_all_gather, ring_reduce_scatter
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 
 Ring = Callable[[int], Schedule]
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.dtypes import combiner, is_torch
 from allreduce_edu.engine.execute import as_call, warn_of_overflow
-from allreduce_edu.engine.schedule import Ints, Round, Schedule
+from allreduce_edu.engine.rounds import Ints, Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.realdist.arguments import PerRank
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ pytest.importorskip("anywidget", reason="anywidget is not installed")
 
 from allreduce_edu.engine.algorithms import ALGORITHMS, COLLECTIVES, ring  # noqa: E402
 from allreduce_edu.engine.frames import frames  # noqa: E402
-from allreduce_edu.engine.schedule import Round, Schedule  # noqa: E402
+from allreduce_edu.engine.rounds import Round  # noqa: E402
+from allreduce_edu.engine.schedule import Schedule  # noqa: E402
 from allreduce_edu.show.draw import layers, state, ways  # noqa: E402
 from allreduce_edu.show.player import page, scenes  # noqa: E402
 from allreduce_edu.show.scene import layout, views  # noqa: E402

@@ -15,7 +15,8 @@ import numpy as np
 from allreduce_edu.engine.algorithms import gloo_ring
 from allreduce_edu.engine.dtypes import is_torch
 from allreduce_edu.engine.execute import OverflowWarning, run
-from allreduce_edu.engine.schedule import Round, Schedule
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.engine.spmd.comm import copy_of, write
 
 

@@ -20,7 +20,7 @@ from allreduce_edu.engine.spmd.probe import Probe, near
 from allreduce_edu.engine.spmd.trace import messages
 
 if TYPE_CHECKING:
-    from allreduce_edu.engine.schedule import Ints
+    from allreduce_edu.engine.rounds import Ints
     from allreduce_edu.engine.spmd.events import Posted
 
 _END = 1 << 60

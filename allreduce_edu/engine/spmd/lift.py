@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine.check import integer
-from allreduce_edu.engine.schedule import Ints, Round, Schedule, even_cut
+from allreduce_edu.engine.rounds import Ints, Round
+from allreduce_edu.engine.schedule import Schedule, even_cut
 from allreduce_edu.engine.spmd.errors import NotASchedule
 from allreduce_edu.engine.spmd.explained import Transfer, explained
 from allreduce_edu.engine.spmd.probe import MIXED, Probe, as_like, ask, name_of, near

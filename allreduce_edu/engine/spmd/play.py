@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from allreduce_edu.engine.schedule import Round, Schedule, schedule_of
+from allreduce_edu.engine.rounds import Round
+from allreduce_edu.engine.schedule import Schedule, schedule_of
 from allreduce_edu.engine.spmd.comm import Comm, copy_of, write
 
 

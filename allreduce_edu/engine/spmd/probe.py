@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.dtypes import is_torch
-from allreduce_edu.engine.schedule import Ints
+from allreduce_edu.engine.rounds import Ints
 from allreduce_edu.engine.spmd.errors import NotASchedule
 from allreduce_edu.engine.spmd.simulate import Run, run
 from allreduce_edu.engine.spmd.trace import messages
