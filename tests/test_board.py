@@ -15,7 +15,8 @@ from allreduce_edu.engine.cost import received_bytes, sent_bytes
 from allreduce_edu.engine.dtypes import DTYPES, OPS
 from allreduce_edu.engine.verify import explain
 from allreduce_edu.lessons.family import FAMILY, starting_values
-from allreduce_edu.show.board import CHOICES, Board, show
+from allreduce_edu.show.before_after import show
+from allreduce_edu.show.board import CHOICES, Board
 
 ENDS = {name: (next(iter(options)), list(options)[-1]) for name, options in CHOICES.items()}
 START = {"collective": "all-reduce", "op": "sum", "dtype": "int64", "ranks": 4, "values": ""}
