@@ -209,3 +209,14 @@ def test_the_script_reads_only_what_the_kernel_sends():
     traits = Player(ring).traits(sync=True)
     asked = set(re.findall(r'model\.get\("(\w+)"\)|"change:(\w+)"', SCRIPT))
     assert {a or b for a, b in asked} <= set(traits)
+
+
+def test_another_op_is_played_with_data_and_without():
+    x = np.array([[3.0, 1.0], [2.0, 4.0]])
+    steps = Player(ring(2), x, op="min").frames["steps"]
+    assert steps[0]["log"][0].endswith("min(2, 3) = 2")
+    shown = Player(ring, op="max", ranks=3)
+    shown.ranks = 2
+    assert shown.frames["steps"][0]["log"][0].endswith("max(10, 1) = 10")
+    with pytest.raises(ValueError, match="unknown op 'median'"):
+        Player(ring(2), x, op="median")

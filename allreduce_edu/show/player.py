@@ -82,6 +82,7 @@ class Player(anywidget.AnyWidget):
         view: str = "",
     ) -> None:
         self._make: Callable[..., Any] | None = None
+        self._op = op
         if isinstance(schedule, Schedule):
             if ranks not in (None, schedule.ranks):
                 raise ValueError(f"ranks is {schedule.ranks} in this schedule, got {ranks}")
@@ -89,7 +90,7 @@ class Player(anywidget.AnyWidget):
         else:
             self._make = _maker(schedule, x)
             ranks = integer("ranks", 4 if ranks is None else ranks, RANKS[0], RANKS[-1])
-            shown = frames_of(_call(self._make, ranks, 1))
+            shown = frames_of(_call(self._make, ranks, 1), None, op)
         self._at = shown["ranks"], 1  # the ranks and pieces that are shown
         offered = self._make is not None
         super().__init__(
@@ -165,7 +166,7 @@ class Player(anywidget.AnyWidget):
             return
         with self.hold_sync():
             try:
-                shown = frames_of(_call(self._make, *wanted))
+                shown = frames_of(_call(self._make, *wanted), None, self._op)
             except Exception as error:  # noqa: BLE001 - a learner's function may raise anything
                 self.problem = f"With {count(wanted[0], 'rank')}: {error}"
                 self.ranks, self.pieces = self._at
