@@ -212,3 +212,36 @@ def after_a_miss(apart: Any, step: int) -> str:
 def _trend(first: float, last: float) -> int:
     """Return 0 if it has shrunk, 1 if it is the same within a thousandth, 2 if it has grown."""
     return 1 if abs(last - first) <= 1e-3 * first else 2 * (last > first)
+
+
+def ones_added(ring: float, tree: float) -> str:
+    """Return the sums of 1,000 ones, on a ring and by a balanced tree."""
+    if ring == tree:
+        return f"{ring:g} both ways" if np.isfinite(ring) else "infinite both ways"
+    return f"{ring:g} on the ring, {tree:g} by the tree"
+
+
+def accumulator(narrow: Any, wide: Any, exact: Any) -> str:
+    """Return what a wider accumulator changes: results before and after, and the exact sums."""
+    if np.array_equal(narrow, wide):
+        return "the same: not one bit changes"
+    times = np.abs(narrow - exact).mean() / np.abs(wide - exact).mean()
+    several = "several times smaller: one rounding is left"
+    return several if times > 3 else "about half: half of the roundings are gone"
+
+
+def equal_elements(got: Any) -> str:
+    """Return what equal elements end as, from got[rank, element] of 256 and ones."""
+    rows = np.asarray(got)
+    if (rows != rows[0]).any():
+        return "256 on some ranks, 260 on others"
+    values = sorted(set(rows[0].tolist()))
+    one = f"{values[0]:g} in every element"
+    return one if len(values) == 1 else "256 in some, 260 in others, on every rank alike"
+
+
+def changed(share: float) -> str:
+    """Return in how many sums last bits differ."""
+    if not share:
+        return "none: the same numbers are added"
+    return "about a third" if share < 0.6 else "nearly all"

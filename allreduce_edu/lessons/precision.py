@@ -27,6 +27,7 @@ Sums = dict[int, Array]  # for each number of ranks, the sum of the first so man
 
 MOST = 4096
 ELEMENTS = 4096
+_SLAB = 64
 RANKS = tuple(2**k for k in range(1, 13))
 DATA = ("same sign", "zero mean", "real gradients")
 FORMATS_SHOWN = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")
@@ -35,7 +36,6 @@ FORMATS_SHOWN = ("fp32", "fp16", "bf16", "fp8_e4m3", "fp8_e5m2")
 # ------------------------------------------------------------------------------------ data
 
 
-@lru_cache(maxsize=2)
 def shares(data: str = "same sign", ranks: int = MOST, elements: int = ELEMENTS) -> Array:
     """Return x[rank, element], not to be written to: what every rank contributes.
 
@@ -46,9 +46,17 @@ def shares(data: str = "same sign", ranks: int = MOST, elements: int = ELEMENTS)
     """
     if data not in DATA:
         raise ValueError(unknown("data", data, DATA))
-    ranks = integer("ranks", ranks, 1, MOST)
+    shape = integer("ranks", ranks, 1, MOST), integer("elements", elements, 1, ELEMENTS)
+    return _largest(data) if shape == (MOST, ELEMENTS) else _drawn(data, shape)
+
+
+@lru_cache(maxsize=1)
+def _largest(data: str) -> Array:
+    return _drawn(data, (MOST, ELEMENTS))
+
+
+def _drawn(data: str, shape: tuple[int, int]) -> Array:
     rng = np.random.default_rng(0)
-    shape = ranks, integer("elements", elements, 1, ELEMENTS)
     if data == "same sign":
         x = rng.random(shape, np.float32) + np.float32(0.5)
     elif data == "zero mean":
@@ -87,24 +95,38 @@ def chain(x: Array, kind: str) -> Sums:
 @np.errstate(over="ignore", invalid="ignore")
 def tree(x: Array, kind: str) -> Sums:
     """Add neighbours, then neighbouring pairs, and so on, rounding each sum: a balanced tree."""
-    part, found = x, {}
-    while len(part) > 1:
-        part = rounded(part[0::2] + part[1::2], kind)
-        found[len(x) // len(part)] = part[0]
-    return found
+
+    def neighbours(part: Array) -> Sums:
+        found = {}
+        while len(part) > 1:
+            part = rounded(part[0::2] + part[1::2], kind)
+            found[len(x) // len(part)] = part[0]
+        return found
+
+    return _by_slabs(x, neighbours)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def halves(x: Array, kind: str) -> Sums:
     """Add ranks half of all apart, then a quarter: halving-doubling, whose tree is balanced too."""
-    found = {}
-    for n in (n for n in RANKS if n <= len(x)):
-        part = x[:n]
-        while len(part) > 1:
-            half = len(part) // 2
-            part = rounded(part[:half] + part[half:], kind)
-        found[n] = part[0]
-    return found
+
+    def far_ranks(x: Array) -> Sums:
+        found = {}
+        for n in (n for n in RANKS if n <= len(x)):
+            part = x[:n]
+            while len(part) > 1:
+                half = len(part) // 2
+                part = rounded(part[:half] + part[half:], kind)
+            found[n] = part[0]
+        return found
+
+    return _by_slabs(x, far_ranks)
+
+
+def _by_slabs(x: Array, add: Callable[[Array], Sums]) -> Sums:
+    """Add up a few elements of all ranks at a time, which stay in a cache."""
+    parts = [add(x[:, k : k + _SLAB]) for k in range(0, x.shape[1], _SLAB)]
+    return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
 
 
 def wide(x: Array, kind: str) -> Sums:
@@ -153,7 +175,10 @@ def curve(data: str, kind: str, order: str) -> Curve:
 
 @lru_cache(maxsize=1)
 def _rounded_shares(data: str, kind: str) -> tuple[Array, dict[int, npt.NDArray[np.float64]]]:
-    x = rounded(shares(data), kind)
+    whole = shares(data)
+    x = np.empty_like(whole)
+    for k in range(0, len(x), _SLAB):
+        x[k : k + _SLAB] = rounded(whole[k : k + _SLAB], kind)
     return x, exact(x)
 
 

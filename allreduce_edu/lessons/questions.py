@@ -401,3 +401,80 @@ ACCUMULATION: Question = (
         "the whole of what was added up.",
     },
 )
+
+ONES_IN_BF16: Question = (
+    (
+        "1,000 ranks contribute 1.0 each, in bf16. What is the sum on a ring, and what is it by a "
+        "balanced tree, where neighbours add first, then pairs, then fours?"
+    ),
+    {
+        "1000 both ways": "There are only ones, but the sum does not stay small: bf16 has eight "
+        "digits, and from 256 on only every second whole number.",
+        "256 on the ring, 1000 by the tree": "At 256 the next bf16 number is 258: another 1 is "
+        "half a step, and rounds back. A tree adds numbers of one size, so none is too small.",
+        "about 1000 both ways, a little off": "Errors are not always noise. Here is a wall: from "
+        "a certain sum on, every further 1 is rounded away.",
+        "infinite both ways": "That is fp16's trouble, at 65,504. bf16 has the range of fp32; "
+        "what it lacks is digits.",
+    },
+)
+HALF_LOST: Question = (
+    (
+        "1,024 ranks, numbers between 0.5 and 1.5, a ring in bf16. With 512 ranks the sums were "
+        "off by about a fiftieth. How large is the relative error now?"
+    ),
+    {
+        "about 0.004": "That is one rounding in bf16. On a ring there is one for each partial sum "
+        "that is passed on.",
+        "about 0.03": "That is what the law of the root of N says, and it held up to here. But "
+        "sums now pass 256, where a number below 1 is less than half a step.",
+        "about 0.5": "The sums stand still near 512: there a step is 4, and no addend reaches half "
+        "of it. Half of all that was contributed is missing.",
+    },
+)
+FP32_ACCUMULATOR: Question = (
+    (
+        "A ring of 64 ranks, bf16 on the wire, sums kept in bf16. Now each rank keeps its sums in "
+        "fp32 (and the owner of a chunk rounds its copy as it sends it). What becomes of the error?"
+    ),
+    {
+        "several times smaller: one rounding is left": "So it would be if only raw numbers "
+        "crossed the wire. On a ring the partial sum itself is sent, and rounded for it, each hop.",
+        "about half: half of the roundings are gone": "None is gone. There was one rounding for "
+        "each addition, and now there is one for each crossing: as many.",
+        "the same: not one bit changes": "Each rank adds one number and sends the sum on. Whether "
+        "it rounds after adding or before sending is the same rounding.",
+    },
+)
+EQUAL_ELEMENTS: Question = (
+    (
+        "Four real ranks, bf16, gloo. Rank 0 holds 256 in all eight elements, the others hold 1. "
+        "The exact sum is 259, and the nearest bf16 number 260. What does the all-reduce leave?"
+    ),
+    {
+        "260 in every element": "That takes an exact sum, rounded once. Here each addition is "
+        "rounded, and whether 256 or the ones come first depends on the chunk.",
+        "256 in every element": "So it is where 256 is met first. In other chunks the ones come "
+        "first, and three of them together are more than half a step.",
+        "256 in some, 260 in others, on every rank alike": "Equal inputs, other chunks, other "
+        "orders. And each chunk is finished in one place and copied: the ranks agree.",
+        "256 on some ranks, 260 on others": "A chunk is added up once, and what is copied is its "
+        "result. The difference lies between elements, not between ranks.",
+    },
+)
+CUT_IN_TWO: Question = (
+    (
+        "100,000 random fp32 numbers on each of four ranks. One ring for all of them, or a ring "
+        "for each half, as with two buckets. In how many sums do the last bits differ?"
+    ),
+    {
+        "none: the same numbers are added": "The same numbers, in another order. An element that "
+        "was in chunk 1 of the whole is in chunk 2 of its half.",
+        "about a third": "An element lies in another chunk of the shorter array, so its four "
+        "numbers are added from another rank on. No rank differs from another, nothing is broken.",
+        "nearly all": "Many elements keep their chunk, and of the others many round to the same "
+        "number in both orders.",
+        "any difference is a bug": "It would be one between ranks. Between two ways of cutting "
+        "it only shows that the order of additions has changed.",
+    },
+)

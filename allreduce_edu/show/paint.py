@@ -97,6 +97,7 @@ _CHART: dict[str, dict[str, str]] = {
         "paint-order": "stroke",
     },
     "ring": {"fill": "none", "stroke": "$ink", "stroke-width": "1.8"},
+    "thick": {"fill": "none", "stroke": "$ink", "stroke-width": "5"},
     **{
         f"s{k}": {"fill": "none", "stroke": RANKS[k], "stroke-width": "2", "stroke-dasharray": dash}
         for k, dash in enumerate(DASHES)

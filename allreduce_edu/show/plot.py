@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from allreduce_edu.show.additions import Additions, Lamps, draw_lamps
+from allreduce_edu.show.additions import draw as additions
 from allreduce_edu.show.axes import scale
 from allreduce_edu.show.charts import BarChart, Chart, HeatMap, LineChart
 from allreduce_edu.show.draw import Keys, clip, say, tag
@@ -28,6 +30,8 @@ def draw(chart: Chart, *, live: bool = False) -> str:
         BarChart: _bars,
         HeatMap: _heat,
         Gantt: gantt,
+        Additions: additions,
+        Lamps: draw_lamps,
     }
     ident = "ac" + hashlib.sha256(f"{chart.alt}{chart.title}".encode()).hexdigest()[:8]
     body, width, height = makers[type(chart)](chart, ident)
