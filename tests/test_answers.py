@@ -247,3 +247,26 @@ def test_the_rings_to_look_at_are_what_they_say(n):
     assert explain(turned_round(n)) == []
     assert (explain(always_adding(n)) == []) == (n == 1)
     assert len(list(always_adding(n))) == 2 * len(list(ring_reduce_scatter(n)))
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "begins"),
+    [
+        (questions.ONES_IN_BF16, answers.ones_added(256.0, 1000.0), "256 on the ring"),
+        (questions.ONES_IN_BF16, answers.ones_added(1000.0, 1000.0), "1000 both ways"),
+        (questions.ONES_IN_BF16, answers.ones_added(np.inf, np.inf), "infinite"),
+        (questions.HALF_LOST, answers.about(0.502, questions.HALF_LOST), "about 0.5"),
+        (questions.FP32_ACCUMULATOR, answers.accumulator(X, X, X), "the same"),
+        (questions.FP32_ACCUMULATOR, answers.accumulator(X + 9, X + 1, X), "several times"),
+        (questions.FP32_ACCUMULATOR, answers.accumulator(X + 4, X + 2, X), "about half"),
+        (questions.EQUAL_ELEMENTS, answers.equal_elements([[256, 260]] * 2), "256 in some"),
+        (questions.EQUAL_ELEMENTS, answers.equal_elements([[260, 260]] * 2), "260 in every"),
+        (questions.EQUAL_ELEMENTS, answers.equal_elements([[256], [260]]), "256 on some ranks"),
+        (questions.CUT_IN_TWO, answers.changed(0.32), "about a third"),
+        (questions.CUT_IN_TWO, answers.changed(0.0), "none"),
+        (questions.CUT_IN_TWO, answers.changed(0.95), "nearly all"),
+    ],
+)
+def test_what_rounding_does_is_a_choice(question, answer, begins):
+    assert answer.startswith(begins)
+    assert answer in question[1]
