@@ -77,7 +77,7 @@ def _hops(
 def _three(schedule: Schedule, wire: str, keep: str) -> Lamps:
     x = rounded(precision.shares("zero mean", schedule.ranks, 997), wire)
     lit = lamps(lambda each, _: run(schedule, each, wire=wire, accumulate=keep), x, keep)
-    return Lamps(f"{x.shape[1]} other numbers: the same bits?", {schedule.name: lit})
+    return Lamps(f"The bits of {x.shape[1]} other sums", {schedule.name: lit})
 
 
 def hop_by_hop() -> Explorer:
@@ -204,7 +204,7 @@ def _lamps(ranks: int, numbers: str) -> View:
         x = np.random.default_rng(0).integers(-8, 9, (ranks, 2000)).astype(np.float32)
     rows = {name: lamps(way, x) for name, way in WAYS.items()}
     lit = sum(all(row) for row in rows.values())
-    title = f"The same bits? {x.shape[1]:,} sums"
+    title = f"The bits of {x.shape[1]:,} sums"
     return View([Lamps(title, rows)], f"All three lamps are lit in {lit} of {len(rows)} rows.")
 
 
