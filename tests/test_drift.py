@@ -66,7 +66,7 @@ def test_nine_combinations_are_those_of_the_lesson():
     explorer = nine_combinations()
     explorer.turn(ranks=8)
     error, results = explorer.shown.charts
-    table = {(w, k): o for w, k, o in precision.combinations("ring", 8, elements=1024)}
+    table = {(w, k): o for w, k, o in precision.combinations("ring", 8)}
     kinds = list(error.rows)
     for i, wire in enumerate(kinds):
         for j, keep in enumerate(kinds):

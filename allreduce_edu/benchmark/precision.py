@@ -1,4 +1,4 @@
-"""Group F: rings in bf16 and fp16, beside the same ring in float32."""
+"""Group F: rings and chains that round, beside the same additions in float32."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from allreduce_edu.benchmark.measure import Meter, Row, Table, Target, ratio, sp
 from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.dtypes import dtype
 from allreduce_edu.engine.execute import run
+from allreduce_edu.engine.precision import rounded
+from allreduce_edu.lessons import precision as lesson
 
 _KIB = 1024
 
@@ -26,6 +28,52 @@ def tables(meter: Meter) -> Iterator[Table]:
         rows += _rows(meter, n, kib)
     head = ("`run`", "N", "S in float32", "takes", "float32 takes", "times as long")
     yield Table("F. Drift: rings that round at every hop, through `run`", head, rows)
+    yield Table(
+        "F. Drift: one chain over all ranks, every addition rounded",
+        ("format", "takes", "an addition and its rounding", "plain float32", "times as long"),
+        _chains(meter),
+    )
+    yield Table(
+        "F. Drift: the figure of error against the number of ranks",
+        ("what", "takes", "seconds"),
+        [_figure(meter)],
+    )
+
+
+def _chains(meter: Meter) -> list[Row]:
+    """Time a chain of additions in each format, beside the same chain in plain float32."""
+    x = lesson.shares("same sign", 256 if meter.quick else 2048, lesson.ELEMENTS)
+    held = {kind: rounded(x, kind) for kind in lesson.FORMATS_SHOWN}
+    plays = [partial(lesson.chain, each, kind) for kind, each in held.items()]
+    reference, *taken = meter.seconds(partial(_plain, x), *plays)
+    each = x.size - x.shape[1]
+    return [
+        Row(kind, (span(took), span(took / each), span(reference / each)), ratio(took, reference))
+        for kind, took in zip(held, taken, strict=True)
+    ]
+
+
+def _plain(x: Any) -> Any:
+    total = x[0]
+    for share in x[1:]:
+        total = total + share
+    return total
+
+
+def _figure(meter: Meter) -> Row:
+    """Time all orders in all formats, for 4,096 sums and up to 4,096 ranks."""
+    kinds = lesson.FORMATS_SHOWN[:1] if meter.quick else lesson.FORMATS_SHOWN
+    lesson.shares("same sign")  # drawn once, not timed
+
+    def figure() -> None:
+        lesson.curve.cache_clear()
+        for kind in kinds:
+            for order in lesson.ORDERS:
+                lesson.curve("same sign", kind, order)
+
+    (taken,) = meter.seconds(figure)
+    what = f"{len(kinds)} formats, {len(lesson.ORDERS)} orders, 4,096 sums, 2 to 4,096 ranks"
+    return Row(what, (span(taken),), float(np.median(taken)), Target(2.0))
 
 
 def _rows(meter: Meter, n: int, kib: int) -> list[Row]:

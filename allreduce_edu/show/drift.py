@@ -149,7 +149,7 @@ def growing() -> Explorer:
 def _nine(algorithm: str, ranks: int, round_owner: bool) -> Work:
     """Draw the error and the number of different results for each combination."""
     found = []
-    work = precision.combinations(algorithm, ranks, round_owner=round_owner, elements=1024)
+    work = precision.combinations(algorithm, ranks, round_owner=round_owner)
     for each in work:
         found.append(each)
         yield len(found) / 9
@@ -245,7 +245,7 @@ def _scaling(power: int, kind: str) -> View:
         Guide(f.largest, "largest"),
     ]
     chart = LineChart(
-        f"Real gradients x 2^{power} in {_NAMES[kind]}",
+        f"Real gradients times {2**power:,} in {_NAMES[kind]}",
         Axis("size", log=True, low=1e-12, high=1e9),
         Axis("how many, per factor of 2", high=1.2 * max(y)),
         [Line("gradients after 3,000 steps", x, y)],
@@ -264,7 +264,7 @@ def loss_scaling() -> Explorer:
     return Explorer(
         "Loss scaling",
         _scaling,
-        Control("power", "Loss scale", {k: f"2^{k}" for k in range(0, 37, 2)}, kind="slider"),
+        Control("power", "Loss scale", {k: f"{2**k:,}" for k in range(0, 37, 2)}, kind="slider"),
         Control("kind", "Format", {k: _NAMES[k] for k in ("fp16", "bf16", "fp8_e5m2")}),
     )
 
@@ -307,7 +307,7 @@ def _training(rate: float, seed: int) -> Work:
         ),
     ]
     words = (
-        f"Right: the mean of the last {LAST} steps, and of {SEEDS} seeds. In the last step "
+        f"Bars: the mean of the last {LAST} steps, and of {SEEDS} seeds. In the last step "
         f"{100 * stuck:.0f} % of the bf16 weights that should move do not."
     )
     return View(charts, words)

@@ -1,4 +1,4 @@
-"""Notebooks 00, 01, 03 and 05 as learners use them: by keyboard, choosing, solving exercises."""
+"""The notebooks as learners use them: by keyboard, choosing, solving exercises."""
 
 from __future__ import annotations
 
@@ -73,6 +73,8 @@ SUM = """def a_sum(model):
 
 own_ddp.own_ddp(a_sum)
 """
+KEPT = """keeps_digits(pairwise_exchange(64), wire="bf16", accumulate="fp32", round_owner=True)
+"""
 SOLVED = """from allreduce_edu.lessons.solutions import my_ddp
 
 own_ddp.own_ddp(my_ddp)
@@ -135,6 +137,71 @@ def test_02_sets_up_the_board_by_keyboard_plays_three_ways_and_judges(open_noteb
     values_are_typed_while_the_kernel_answers(notebook, board)
     three_ways_end_alike(notebook)
     judges_a_composition(notebook)
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 800)])
+def test_06_follows_the_hops_finds_disagreeing_ranks_and_judges(open_notebook, theme, width):
+    notebook = open_notebook("notebooks/06_follow_precision_drift.ipynb", theme=theme, width=width)
+    notebook.run_all(240)
+    hops_are_followed_by_keyboard(notebook)
+    errors_follow_the_numbers(notebook)
+    ranks_disagree_until_the_owner_rounds(notebook)
+    a_scale_moves_the_heap(notebook)
+    judges_kept_digits(notebook)
+
+
+def hops_are_followed_by_keyboard(notebook):
+    explorer = notebook.page.locator(".ar-explorer", has_text="The additions behind one number")
+    words, tree = explorer.locator(".words"), explorer.locator(".pictures > svg").first
+    hop = explorer.get_by_role("slider", name="After hop")
+    hop.focus()
+    cell = notebook.page.evaluate(ACTIVE_CELL)
+    hop.press("ArrowRight")
+    expect(words).to_contain_text("After hop 1 of 4")
+    expect(tree).to_have_attribute("aria-label", re.compile("256 \\+ 1 = 256, −0.5 ulp. 3 still"))
+    hop.press("End")
+    expect(words).to_contain_text("The exact sum is 259; the result is 256, off by −1.5 ulp")
+    explorer.get_by_role("button", name="Show all controls").press("Enter")
+    explorer.get_by_label("Algorithm").select_option("raw shares, pairwise")
+    explorer.get_by_label("Rounding").select_option("bf16 on the wire, fp32 kept")
+    expect(words).to_contain_text("the result is 260, off by +0.5 ulp")
+    explorer.get_by_role("slider", name="Ranks").press("End")
+    expect(tree).to_contain_text("rank 7")
+    assert notebook.page.evaluate(ACTIVE_CELL) == cell, "the arrow keys moved the notebook"
+
+
+def errors_follow_the_numbers(notebook):
+    explorer = notebook.page.locator(".ar-explorer", has_text="The error of a sum against")
+    words = explorer.locator(".words")
+    expect(words).to_contain_text("ring 0.875")
+    before = explorer.locator(".pictures > svg").first.inner_html()
+    explorer.get_by_label("Numbers").select_option("zero mean")
+    expect(words).to_contain_text("ring 0.0", timeout=60_000)
+    assert explorer.locator(".pictures > svg").first.inner_html() != before
+
+
+def ranks_disagree_until_the_owner_rounds(notebook):
+    explorer = notebook.page.locator(".ar-explorer", has_text="Wire against accumulator")
+    words = explorer.locator(".words")
+    expect(words).to_contain_text("Ranks hold different bits with bf16 sent, fp32 kept")
+    explorer.get_by_role("checkbox", name="The owner rounds").press("Space")
+    expect(words).to_have_text("All ranks hold the same bits in all nine.", timeout=20_000)
+
+
+def a_scale_moves_the_heap(notebook):
+    explorer = notebook.page.locator(".ar-explorer", has_text="Loss scaling")
+    picture = explorer.locator(".pictures > svg")
+    before = picture.inner_html()
+    explorer.get_by_role("slider", name="Loss scale").press("ArrowRight")
+    expect(picture).to_contain_text("Real gradients times 4 in fp16")
+    assert picture.inner_html() != before
+
+
+def judges_kept_digits(notebook):
+    exercise = notebook.page.locator(".jp-CodeCell", has_text="keeps_digits(")
+    expect(exercise).to_contain_text("Not yet: the error is 0.0095, not below 0.002")
+    solve(notebook, exercise, "keeps_digits(ring(64)", KEPT)
+    expect(exercise).to_contain_text("✓ Right: error 0.0016, the same bits", timeout=20_000)
 
 
 def chosen(board, label):
