@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "realdist": {"engine", "data"},
     "lessons": {"engine", "data", "realdist"},
     "show": {"engine", "data", "realdist", "lessons"},
-    "benchmark": {"engine", "show"},
+    "benchmark": {"engine", "lessons", "show"},
     "machine": {"launcher", "realdist"},
     "clean": set(),
     "__init__": set(),
