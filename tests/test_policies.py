@@ -57,6 +57,14 @@ def test_the_fate_of_numbers_is_that_of_numpy_s_float16():
     assert (rounded(x, "fp16") == half.astype("f4")).all()
 
 
+def test_the_longer_it_trains_the_more_falls_off_the_edge():
+    early, late = (fate(late_gradient(steps), "fp16") for steps in (300, 3000))
+    assert early.zero < late.zero / 3
+    assert early.subnormal < late.subnormal / 3
+    with pytest.raises(ValueError, match="steps must be an integer between 1 and 100000, got 0"):
+        late_gradient(0)
+
+
 def test_a_loss_scale_saves_small_gradients_until_large_ones_overflow():
     g = late_gradient()
     assert (g != 0).all()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from allreduce_edu.data import digits
-from allreduce_edu.engine.check import unknown
+from allreduce_edu.engine.check import integer, unknown
 from allreduce_edu.engine.precision import format_of, rounded
 from allreduce_edu.engine.schedule import even_cut
 from allreduce_edu.lessons.network import Array
@@ -100,15 +100,17 @@ def trained(policy: str, seed: int = 0, rate: float = 0.1) -> Run:
 # -------------------------------------------------------------- what fp16 makes of gradients
 
 
-@lru_cache(maxsize=1)
-def late_gradient() -> Array:
-    """Return the gradient of a network after 3,000 steps of SGD with momentum, without zeros.
+@lru_cache(maxsize=4)
+def late_gradient(steps: int = TRAINED) -> Array:
+    """Return the gradient of a network after `steps` of SGD with momentum 0.9, without zeros.
 
-    Pixels that are black in every image, and units that are off, have exact zeros: left out.
+    Pixels that are black in every image, and units that are off, have exact zeros: left out. How
+    small the others are depends on how long, and with which learning rate (0.1), one trains.
     """
+    steps = integer("steps", steps, 1, 100_000)
     data, weights, rng = digits(), initial_weights(), np.random.default_rng(0)
     speed = np.zeros_like(weights)
-    for _ in range(TRAINED):
+    for _ in range(steps):
         which = rng.integers(0, len(data.x), 64)
         gradient = loss_and_gradient(weights, data.x[which], data.y[which])[1]
         speed = np.float32(0.9) * speed + gradient

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
 from allreduce_edu.engine.algorithms import ALGORITHMS
 from allreduce_edu.engine.execute import run
 from allreduce_edu.engine.precision import FORMATS, exact_sum, rounded
-from allreduce_edu.engine.schedule import Schedule
 from allreduce_edu.lessons import precision
 from allreduce_edu.lessons.additions import WAYS, Array, additions, lamps, total_error
 from allreduce_edu.lessons.policies import POLICIES, Run, fate, late_gradient, trained
@@ -71,11 +70,13 @@ def _hops(
     if done == root.hop:
         error = places(total_error(root, x.tolist(), wire))
         words += f"; the result is {written(root.value)}, off by {error} of {_NAMES[wire]}"
-    return View([Additions(title, root, done), _three(schedule, wire, keep)], f"{words}.")
+    return View([Additions(title, root, done), _three(algorithm, ranks, wire, keep)], f"{words}.")
 
 
-def _three(schedule: Schedule, wire: str, keep: str) -> Lamps:
-    x = rounded(precision.shares("zero mean", schedule.ranks, 997), wire)
+@lru_cache(maxsize=64)
+def _three(algorithm: str, ranks: int, wire: str, keep: str) -> Lamps:
+    schedule = ALGORITHMS[algorithm](ranks)
+    x = rounded(precision.shares("zero mean", ranks, 997), wire)
     lit = lamps(lambda each, _: run(schedule, each, wire=wire, accumulate=keep), x, keep)
     return Lamps(f"The bits of {x.shape[1]} other sums", {schedule.name: lit})
 
