@@ -80,9 +80,11 @@ def test_what_does_not_fit_is_too_large():
     assert written(root.value) == "∞"
 
 
-def test_a_chunk_that_does_not_exist_gets_a_sentence():
+def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match="chunk must be an integer between 0 and 3, got 4"):
         additions(ring(4), LARGE, "bf16", "bf16", chunk=4)
+    with pytest.raises(ValueError, match=r"numbers must be one per rank \(5\), got 4"):
+        additions(ring(5), LARGE, "bf16", "bf16")
 
 
 # ---------------------------------------------------------------------------------- lamps

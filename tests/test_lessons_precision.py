@@ -162,6 +162,8 @@ def test_gradients_are_real_ones():
         (lambda: shares("ones"), "unknown data 'ones'"),
         (lambda: shares("same sign", 0), "ranks must be an integer between 1 and 4096, got 0"),
         (lambda: curve("same sign", "bf16", "star"), "unknown order 'star'"),
+        (lambda: curve("same sign", "bf17", "ring"), "unknown format 'bf17'; did you mean 'bf16'"),
+        (lambda: means_in_fp16(1, 7), "ranks must be an integer between 2 and 4096, got 1"),
     ],
 )
 def test_bad_input_gets_a_sentence(call, said):

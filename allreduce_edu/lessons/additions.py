@@ -71,6 +71,8 @@ def additions(
     """
     w, k = format_of(wire), format_of(keep)
     chunk = integer("chunk", chunk, 0, schedule.chunks - 1)
+    if len(numbers) != schedule.ranks:
+        raise ValueError(f"numbers must be one per rank ({schedule.ranks}), got {len(numbers)}")
     held = [Node(float(each), 0, 0.0, rank) for rank, each in enumerate(numbers)]
     for r in schedule.check():
         ours = np.flatnonzero(r.chunk == chunk)

@@ -267,7 +267,7 @@ def combinations(
 
 def means_in_fp16(ranks: int, value: float) -> dict[str, float]:
     """Return the mean of equal fp16 numbers on a chain, by where the division stands."""
-    n = np.float32(ranks)
+    n = np.float32(integer("ranks", ranks, 2, MOST))
 
     def mean(before: Any, after: Any) -> float:
         x = np.full((1 << (ranks - 1).bit_length(), 1), 0, np.float32)
