@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from allreduce_edu.realdist.group import loopback
 from allreduce_edu.realdist.report import clean
@@ -40,7 +42,7 @@ def process_group(backend: str | None = None) -> Iterator[torch.device]:
             raise SystemExit(f"NCCL wants one GPU for each rank: {gpus} for {here} here; use gloo")
         torch.cuda.set_device(device)
     try:
-        dist.init_process_group(chosen)
+        _join(chosen, alone=alone)
     except (RuntimeError, ValueError) as error:
         rank, why = os.environ["RANK"], clean(str(error))
         raise SystemExit(f"rank {rank} did not meet the others: {why}") from None
@@ -51,3 +53,19 @@ def process_group(backend: str | None = None) -> Iterator[torch.device]:
             dist.destroy_process_group()
         raise
     dist.destroy_process_group()
+
+
+def _join(backend: str, *, alone: bool) -> None:
+    """Join under a name of this attempt.
+
+    torchrun starts ranks again with the store that they had, in which the addresses of the dead
+    still stand: who is first would try those. (On several machines the attempts are counted apart;
+    there it helps to start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.)
+    """
+    if not alone:
+        dist.init_process_group(backend)
+        return
+    store, rank, size = next(rendezvous("env://"))
+    attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    named = PrefixStore(attempt, store)
+    dist.init_process_group(backend, store=named, rank=rank, world_size=size)
