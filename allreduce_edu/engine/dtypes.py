@@ -103,3 +103,12 @@ def combiner(op: str, array: Any) -> Callable[..., Any]:
 def is_torch(array: Any) -> bool:
     """Tell whether this is a torch tensor, without importing torch."""
     return type(array).__module__.partition(".")[0] == "torch"
+
+
+def as_numpy(array: Any) -> Any:
+    """Return a torch tensor as a numpy array of the same dtype; numpy arrays as they are."""
+    if not is_torch(array):
+        return array
+    kind = dtype(str(array.dtype).removeprefix("torch."))
+    wide = array.detach().cpu()
+    return (wide.float() if kind.name == "bfloat16" else wide).numpy().astype(kind)

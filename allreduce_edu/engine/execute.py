@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine.check import kind
-from allreduce_edu.engine.dtypes import check_op, combiner, full_name, is_torch
+from allreduce_edu.engine.dtypes import as_numpy, check_op, combiner, full_name, is_torch
 from allreduce_edu.engine.precision import Rounding
 from allreduce_edu.engine.problems import outside
 from allreduce_edu.engine.rounds import FEW_TRANSFERS, Ints, Round
@@ -100,7 +100,7 @@ def _run_rounded(
     schedule: Schedule, shares: Sequence[Any], op: str, rounding: Rounding
 ) -> tuple[Any, Ints]:
     """Play in float32 or float64, rounding after every step; return (buffer, bounds) as `load`."""
-    buf, bounds = load(schedule, [_as_numpy(each).astype(rounding.storage) for each in shares])
+    buf, bounds = load(schedule, [as_numpy(each).astype(rounding.storage) for each in shares])
     buf = rounding.kept(buf)
     for _ in _steps(schedule, buf, op, rounding):
         pass
@@ -108,14 +108,6 @@ def _run_rounded(
         buf = rounding.kept(buf / schedule.workers)
     like = shares[0]
     return (_torch().from_numpy(buf).to(like) if is_torch(like) else buf.astype(like.dtype)), bounds
-
-
-def _as_numpy(share: Any) -> Any:
-    """Return a tensor as float32 or float64 numpy, whatever its own dtype."""
-    if not is_torch(share):
-        return share
-    wide = share.double() if share.dtype == _torch().float64 else share.float()
-    return wide.cpu().numpy()
 
 
 def as_call(schedule: Schedule, x: Any, op: str) -> list[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.cost import chunk_bytes
-from allreduce_edu.engine.dtypes import check_op, combiner, dtype, is_torch, short_name
+from allreduce_edu.engine.dtypes import as_numpy, check_op, combiner, short_name
 from allreduce_edu.engine.execute import as_shares, load, steps
 from allreduce_edu.engine.rounds import Round
 from allreduce_edu.engine.schedule import Schedule, schedule_of
@@ -132,7 +132,7 @@ def _data(schedule: Schedule, x: Any, op: str) -> tuple[Any, npt.NDArray[np.int6
             ones,
             "(c + 1) · 10ʳ for chunk c of rank r. S is one whole array",
         )
-    shares = [_as_numpy(share) for share in as_shares(schedule, x)]
+    shares = [as_numpy(share) for share in as_shares(schedule, x)]
     check_op(op, shares[0].dtype)
     buf, bounds = load(schedule, shares)
     sizes = chunk_bytes(schedule, np.diff(bounds) * shares[0].dtype.itemsize)
@@ -161,14 +161,6 @@ def _live(schedule: Schedule, values: Any, op: str) -> Iterator[tuple[Any, Any]]
     for _, after in steps(schedule, values.copy(), op):
         yield before, after
         before = after.copy()
-
-
-def _as_numpy(share: Any) -> Any:
-    if not is_torch(share):
-        return share
-    kind = dtype(str(share.dtype).removeprefix("torch."))
-    wide = share.detach().cpu()
-    return (wide.float() if kind.name == "bfloat16" else wide).numpy().astype(kind)
 
 
 def _masks(shares: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
