@@ -56,6 +56,7 @@ _HOME = {
     "engine.links": ("LINKS", "Link", "Links"),
     "engine.frames": ("frames",),
     "engine.spmd": ("spmd",),
+    "lessons.museum": ("museum",),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.parity": ("parity",),
     "realdist.pool": ("PerRank", "Pool", "RankError"),

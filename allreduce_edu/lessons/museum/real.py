@@ -1,0 +1,69 @@
+"""Exhibits on real ranks: programs with torch.distributed and DDP, in processes that may die."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from allreduce_edu.engine.check import count
+from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+from allreduce_edu.realdist.pool import Pool, RankError
+
+Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
+Examine = Callable[[Callable[..., Any]], Examined]
+
+
+@dataclass(frozen=True)
+class Real:
+    """Runs a program on real ranks of gloo.
+
+    Attributes
+    ----------
+    examine
+        Called on every rank with the program's function: runs it, and says where the ranks
+        disagree and what is wrong; what rank 0 says counts.
+    ranks
+        As many as the visitor meets, and the judge tries.
+    seconds
+        How long the ranks wait for each other before it is a hang.
+    """
+
+    examine: Examine
+    ranks: int = 4
+    seconds: float = 15.0
+
+    def run(self, program: Program) -> Outcome:
+        """Run the program as the visitor meets it."""
+        printed = io.StringIO()
+        entry = program.entry
+        try:
+            with (
+                contextlib.redirect_stdout(printed),
+                Pool(self.ranks, backend="gloo", timeout=self.seconds) as pool,
+            ):
+                found = pool.run(_examined, self.examine, entry)
+        except RankError as error:
+            return Outcome(hangs=str(error), printed=printed.getvalue(), error=error)
+        disagree, wrong, calls = found[0]
+        return Outcome(None, disagree, wrong, calls, printed.getvalue())
+
+    def problem(self, program: Program, fixed: Program) -> str | None:
+        """Say what is still wrong, or that it sends more than is needed."""
+        outcome = self.run(program)
+        if said := outcome.hangs or outcome.disagree or outcome.wrong:
+            return f"with {count(self.ranks, 'rank')}: {said}"
+        least = outcome.calls if str(program) == str(fixed) else self.run(fixed).calls
+        if outcome.calls > least:
+            return f"it is right, with {outcome.calls} collectives on rank 0; {least} are enough"
+        return None
+
+
+def _examined(examine: Examine, program: Callable[..., Any]) -> tuple[str | None, str | None, int]:
+    from allreduce_edu.realdist.ddp import counting
+
+    with counting() as calls:
+        disagree, wrong = examine(program)
+    return disagree, wrong, len(calls)

@@ -1,0 +1,107 @@
+"""Exhibits on simulated ranks: programs of messages and collectives, on two to four."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from allreduce_edu.engine import spmd
+from allreduce_edu.engine.check import count
+from allreduce_edu.engine.verify import place_values
+from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+
+Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
+_SECONDS = 2.0
+
+
+def shares(ranks: int) -> Any:
+    """Return data that shows whose share it is: (c+1)·10^r, exact in float64."""
+    return place_values(ranks, ranks).astype(float)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Runs ``program(comm, x)``, or ``program(comm)`` without data, on simulated ranks.
+
+    Attributes
+    ----------
+    right
+        ``right(x)`` gives what every rank must end with, from the data of all.
+    data
+        ``data(ranks)`` gives the array or list with one entry per rank; None for none.
+    ranks
+        As many as the visitor meets.
+    tried
+        The numbers of ranks that an edited program is judged on.
+    examine
+        In the place of `right`: ``examine(run, x)`` says where the ranks of a run disagree, and
+        what is wrong.
+    """
+
+    right: Callable[[Any], Any] | None = None
+    data: Callable[[int], Any] | None = shares
+    ranks: int = 4
+    tried: Sequence[int] = (2, 3, 4)
+    examine: Callable[[spmd.Run, Any], Examined] | None = None
+
+    def run(self, program: Program) -> Outcome:
+        """Run the program as the visitor meets it."""
+        return self._on(program, self.ranks)
+
+    def problem(self, program: Program, fixed: Program) -> str | None:
+        """Say what is still wrong, and with how many ranks."""
+        for n in sorted(self.tried, key=lambda n: n != self.ranks):
+            outcome, least = self._on(program, n), self._on(fixed, n)
+            said = outcome.hangs or outcome.disagree or outcome.wrong
+            if not said and outcome.calls > least.calls:
+                said = f"it is right, with {outcome.calls} calls; {least.calls} are enough"
+            if said:
+                return f"with {count(n, 'rank')}: {said}"
+        return None
+
+    def _on(self, program: Program, ranks: int) -> Outcome:
+        x = self.data(ranks) if self.data else None
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                run = spmd.run(program.entry, x, ranks, seconds=_SECONDS)
+        except Exception as error:  # noqa: BLE001 - what a visitor's code raises is an outcome
+            return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
+        disagree, wrong = self._examined(run, x)
+        calls = sum(event.kind in ("post", "all") for event in run.trace)
+        return Outcome(None, disagree, wrong, calls, printed.getvalue())
+
+    def _examined(self, run: spmd.Run, x: Any) -> Examined:
+        if self.examine:
+            return self.examine(run, x)
+        assert self.right is not None
+        return differing(run.results), not_right(run.results[0], self.right(x))
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, spmd.ProgramError):
+        return str(error)
+    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+    return f"{type(error).__name__}: {error}{notes}"
+
+
+def differing(results: Sequence[Any]) -> str | None:
+    """Say which ranks end with other bits than rank 0, and what they hold."""
+    first = np.asarray(results[0])
+    others = [r for r, each in enumerate(results) if np.asarray(each).tobytes() != first.tobytes()]
+    if not others:
+        return None
+    rank = others[0]
+    return f"the ranks disagree: rank 0 ends with {results[0]}, rank {rank} with {results[rank]}"
+
+
+def not_right(got: Any, right: Any) -> str | None:
+    """Say what all ranks hold in the place of the right answer."""
+    if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
+        return None
+    return f"all ranks agree on {got}, and one process with all the data has {right}"
