@@ -64,6 +64,13 @@ class Real:
 def _examined(examine: Examine, program: Callable[..., Any]) -> tuple[str | None, str | None, int]:
     from allreduce_edu.realdist.ddp import counting
 
-    with counting() as calls:
-        disagree, wrong = examine(program)
+    calls: list[str] = []
+
+    def counted(*args: Any) -> Any:
+        with counting() as made:
+            result = program(*args)
+        calls.extend(made)
+        return result
+
+    disagree, wrong = examine(counted)
     return disagree, wrong, len(calls)

@@ -1,39 +1,198 @@
-"""What is asked of a program that trains with DDP: one plain step, beside one process."""
+"""What is asked of a program that trains on real ranks: one plain step, beside one process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
 
-RATE = 0.1
+RATE = 0.1  # of the plain SGD step that every program makes
 BATCH = 16  # images per rank
 
 
-def trained(program: Callable[..., Any]) -> Examined:
-    """Call ``program(model, images, labels)``, on a rank, and look at its gradients and weights.
+def digits_model() -> Any:
+    """Return the model of most programs: 64 pixels, 32 ReLUs, 10 classes, equal on all ranks."""
+    from allreduce_edu.realdist.train import make_model
 
-    The images are those of all ranks together, as one process would see them. The program wraps
-    the model, takes its share, and does one plain SGD step.
-    """
-    import torch
-    import torch.distributed as dist
+    return make_model()
+
+
+def digits_batch(ranks: int) -> tuple[Any, ...]:
+    """Return the images and labels of all ranks together, as one process would see them."""
+    from allreduce_edu.realdist.train import images
+
+    return images(0, 0, BATCH * ranks, ranks=1)
+
+
+def mean_loss(model: Any, images: Any, labels: Any) -> Any:
+    """Return the mean over all images."""
     from torch.nn.functional import cross_entropy
 
-    from allreduce_edu.realdist.train import images, make_model
+    return cross_entropy(model(images), labels)
 
-    ranks = dist.get_world_size()
-    batch = images(0, 0, BATCH * ranks, ranks=1)
-    model, alone = make_model(), make_model()
-    program(model, *batch)
-    cross_entropy(alone(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
-    held = torch.from_numpy(vectors.gradient(model))
-    mine = [torch.empty_like(held) for _ in range(ranks)]
-    dist.all_gather(mine, held)
-    names = vectors.owners(model)
-    held_by = [each.numpy() for each in mine]
-    disagree = vectors.disagreement(held_by, names)
-    wrong = vectors.another(held_by[0], vectors.gradient(alone), names, {})
-    return disagree, None if disagree else wrong
+
+@dataclass(frozen=True)
+class Trained:
+    """Calls ``program(model, *batch)`` on a rank, and looks at its gradients and weights.
+
+    The program makes one plain SGD step of rate `RATE`. One process makes the same step on the
+    whole batch, from the weights with which rank 0 began its first forward.
+
+    Attributes
+    ----------
+    model
+        ``model()`` gives each rank its model.
+    batch
+        ``batch(ranks)`` gives what all ranks together train on.
+    loss
+        ``loss(model, *batch)`` gives the loss of one process.
+    """
+
+    model: Callable[[], Any] = digits_model
+    batch: Callable[[int], tuple[Any, ...]] = digits_batch
+    loss: Callable[..., Any] = mean_loss
+
+    def __call__(self, program: Callable[..., Any]) -> Examined:
+        """Say where the ranks disagree, and how the step differs from that of one process."""
+        import torch.distributed as dist
+
+        model, batch = self.model(), self.batch(dist.get_world_size())
+        seen = Seen(model)
+        with seen.watching():
+            program(model, *batch)
+        disagree = seen.disagreement()
+        return disagree, None if disagree else self._wrong(seen, batch)
+
+    def _wrong(self, seen: Seen, batch: tuple[Any, ...]) -> str | None:
+        """Say in what way the step is not that of one process."""
+        import torch
+
+        alone = copy.deepcopy(seen.fresh)
+        alone.load_state_dict(seen.start)
+        alone.train()
+        self.loss(alone, *batch).backward()
+        if (missing := np.isnan(seen.gradient)).any():
+            return f"`{seen.names[int(missing.argmax())]}` has no gradient, on any rank"
+        used = _used(seen.rows, self._rows(batch))
+        if said := vectors.another(seen.gradient, vectors.gradient(alone), seen.names, {}):
+            return f"{said}. {used}" if used else said
+        torch.optim.SGD(alone.parameters(), lr=RATE).step()
+        said = seen.another_step(vectors.weights(alone))
+        return said or (f"the step is right, but it does too much. {used}" if used else None)
+
+    def _rows(self, batch: tuple[Any, ...]) -> list[bytes]:
+        """Return the rows that one process puts through the model."""
+        alone = self.model()
+        counted = Seen(alone)
+        with counted.watching():
+            self.loss(alone, *batch)
+        return counted.rows
+
+
+class Seen:
+    """What a rank's program did to its model: how it began, its first gradient, its end."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.fresh = model, copy.deepcopy(model)
+        self.names = vectors.owners(model)
+        self.start: Any = None
+        self.gradient: Any = None
+        self.rows: list[bytes] = []
+        self._first = next(m for m in model.modules() if not list(m.children()))
+
+    def __repr__(self) -> str:
+        return f"Seen: {len(self.rows)} rows"
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note the state before the first forward, and the gradient before the first step."""
+        from torch.nn.modules.module import register_module_forward_pre_hook
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        hooks = [
+            register_module_forward_pre_hook(self._forward),
+            register_optimizer_step_pre_hook(self._step),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+        self._begin()
+        self.gradient = vectors.gradient(self.model) if self.gradient is None else self.gradient
+
+    def _begin(self) -> None:
+        if self.start is None:
+            self.start = copy.deepcopy(self.model.state_dict())
+
+    def _forward(self, module: Any, inputs: Any) -> None:
+        import torch
+
+        if torch.is_grad_enabled() and module.training:
+            self._begin()
+            if module is self._first:
+                rows = inputs[0].detach().reshape(-1, inputs[0].shape[-1])
+                self.rows += [row.tobytes() for row in rows.numpy()]
+
+    def _step(self, *_: object) -> None:
+        if self.gradient is None:
+            self.gradient = vectors.gradient(self.model)
+
+    def disagreement(self) -> str | None:
+        """Say where the ranks hold other bits: at the start, in their gradients, at the end."""
+        start = copy.deepcopy(self.fresh)
+        start.load_state_dict(self.start)
+        said = vectors.disagreement(_gathered(vectors.weights(start)), self.names, "weights")
+        if said:
+            return f"before the first step {said}"
+        return vectors.disagreement(_gathered(self.gradient), self.names) or vectors.disagreement(
+            _gathered(vectors.weights(self.model)), self.names, "weights"
+        )
+
+    def another_step(self, right: Any) -> str | None:
+        """Say that the gradient is right, and the weights after the step are not."""
+        mine = vectors.weights(self.model)
+        if abs(mine - right).max() <= vectors.NEAR * abs(right).max():
+            return None
+        where = self.names[int(abs(mine - right).argmax())]
+        return (
+            "all ranks agree on the right gradient, and after the step on weights that are not "
+            f"those of one plain SGD step with lr={RATE}; they differ most in `{where}`"
+        )
+
+
+def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
+    """Say which part of the batch no rank has used, or more than one."""
+    import torch.distributed as dist
+
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, mine)
+    used, whole = Counter(row for rows in by_rank for row in rows), Counter(batch)
+    missing, surplus = (whole - used).total(), (used - whole).total()
+    if not missing and not surplus:
+        return None
+    return (
+        f"Of {whole.total()} examples of the batch {missing} went through the model on no rank, and "
+        f"{surplus} once more than they should"
+    )
+
+
+def _gathered(mine: Any) -> list[Any]:
+    import torch
+    import torch.distributed as dist
+
+    held = torch.from_numpy(mine)
+    every = [torch.empty_like(held) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, held)
+    return [each.numpy() for each in every]
+
+
+trained = Trained()
