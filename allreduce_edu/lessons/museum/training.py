@@ -180,8 +180,8 @@ def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
     if not missing and not surplus:
         return None
     return (
-        f"Of {whole.total()} examples of the batch {missing} went through the model on no rank, and "
-        f"{surplus} once more than they should"
+        f"Of {whole.total()} examples of the batch {missing} went through the model on no rank, "
+        f"and {surplus} once more than they should"
     )
 
 
