@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allreduce_edu.engine.spmd.comm import Comm, kind_of
-from allreduce_edu.engine.spmd.hang import Last, Need, Offer, Part, State
+from allreduce_edu.engine.spmd.hang import Call, Last, Need, Offer, Part, State
 from allreduce_edu.engine.spmd.sites import Site, site_of, stack_of
 
 if TYPE_CHECKING:
     from allreduce_edu.realdist.comm import RealRequest
 
 _ROW = 1 << 14  # bytes
+_KEPT = 8  # collectives of each rank, the latest
 _SIZE = struct.Struct("<I")
 
 
@@ -33,6 +34,8 @@ class Board:
     def __init__(self, path: str, ranks: int, rank: int = -1) -> None:
         self._rank = rank
         self._last: list[Any] | None = None
+        self._part: list[Any] = []  # in which collective this rank is
+        self._calls: list[Any] = []  # those that it has completed
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             if rank < 0:
@@ -62,12 +65,13 @@ class Board:
     ) -> None:
         """Note that this rank is in a collective."""
         kind = None if array is None else kind_of(array)
-        part = [comm.group_number, comm.members, number, name, argument, kind]
-        self._write(call=name, part=part, site=site)
+        self._part = [comm.group_number, comm.members, number, name, argument, kind]
+        self._write(call=name, part=self._part, site=site)
 
     def met(self, comm: Comm, number: int, name: str, site: Site) -> None:
         """Note that this rank has completed a collective."""
         self._last = [name, comm.group_number, number, site]
+        self._calls = [*self._calls, [self._part, site]][-_KEPT:]
         self._write()
 
     def goes_on(self) -> None:
@@ -79,7 +83,9 @@ class Board:
         self._write(status="returned")
 
     def _write(self, **row: Any) -> None:
-        text = json.dumps({**row, "last": self._last}).encode()[: _ROW - _SIZE.size]
+        text = json.dumps({**row, "last": self._last, "calls": self._calls}).encode()[
+            : _ROW - _SIZE.size
+        ]
         at = self._rank * _ROW
         self._rows[at : at + _SIZE.size + len(text)] = _SIZE.pack(len(text)) + text
 
@@ -94,12 +100,15 @@ class Board:
         status = status or row.get("status", "")
         name, group, number, at = row.get("last") or ("", 0, 0, None)
         last = Last(name, group, number, Site(*at)) if at else None
+        calls = tuple(Call(_part(*part), Site(*at), True) for part, at in _of(row, "calls"))
         if status or not row.get("call"):
-            return State(rank, status or "runs", last=last)
+            return State(rank, status or "runs", last=last, calls=calls)
         needs = tuple(Need(s, p, t, _kind(kind)) for s, p, t, kind in _of(row, "needs"))
         offers = tuple(Offer(p, t, _kind(kind), Site(*at)) for p, t, kind, at in _of(row, "offers"))
         part = _part(*row["part"]) if row.get("part") else None
-        return State(rank, "waits", row["call"], needs, part, Site(*row["site"]), last, offers)
+        site = Site(*row["site"])
+        calls += (Call(part, site, False),) if part else ()
+        return State(rank, "waits", row["call"], needs, part, site, last, offers, calls)
 
     def _read(self, rank: int) -> dict[str, Any]:
         (size,) = _SIZE.unpack_from(self._rows, rank * _ROW)

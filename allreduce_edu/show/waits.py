@@ -118,11 +118,11 @@ class Waits:
         return nodes, (round(width), round(max(node.y for node in nodes) + h / 2))
 
     def _top(self, width: float) -> float:
-        return 44 + _LINE * (len(_wrapped(self.hang.summary, width)) + 1)
+        return 44 + _LINE * (len(wrapped(self.hang.summary, width)) + 1)
 
     def _head(self, width: float, ident: str) -> Iterator[str]:
         yield say(_MARGIN, _TITLE, "Who waits for whom", look="text", font_size=15, font_weight=600)
-        lines = _wrapped(self.hang.summary[:1].upper() + self.hang.summary[1:], width)
+        lines = wrapped(self.hang.summary[:1].upper() + self.hang.summary[1:], width)
         for k, line in enumerate(lines):
             yield say(_MARGIN, 45 + _LINE * k, line, look="text", font_size=12)
         yield from self._key(45 + _LINE * len(lines), ident)
@@ -197,8 +197,8 @@ class Waits:
         """Return the lines below: what to look at first, and of many ranks where they are."""
         told = [] if self._large else [line for line in self.hang.text.splitlines()[2:] if line]
         told = [line for line in told if line.startswith("  ")]
-        rows = [part for line in told for part in _wrapped(line, width)]
-        return rows + _wrapped(f"Look first: {self.hang.look_first}", width)
+        rows = [part for line in told for part in wrapped(line, width)]
+        return rows + wrapped(f"Look first: {self.hang.look_first}", width)
 
 
 def _path(x: float, y: float, to_x: float, to_y: float, bend: float) -> str:
@@ -219,5 +219,6 @@ def _tip(ident: str) -> str:
     return tag("defs", tag("marker", head, id=f"{ident}-red", **keys))
 
 
-def _wrapped(text: str, width: float) -> list[str]:
+def wrapped(text: str, width: float) -> list[str]:
+    """Break a text into lines of 12 px that fit a picture so wide."""
     return textwrap.wrap(text, int((width - 2 * _MARGIN) / _CHAR))

@@ -7,6 +7,7 @@ import sys
 import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from allreduce_edu.engine.spmd.hang import (
@@ -18,6 +19,7 @@ from allreduce_edu.engine.spmd.hang import (
     State,
 )
 from allreduce_edu.engine.spmd.sites import is_ours, site_of
+from allreduce_edu.engine.spmd.strips import part_of, strips
 from allreduce_edu.engine.spmd.words import kind_text, ranks_text, verb
 
 if TYPE_CHECKING:
@@ -103,7 +105,7 @@ def throw(world: SimulatedWorld, outcome: Outcome, left: Sequence[int], limits: 
     if outcome.kind == "deadlock":
         raise Deadlock(Hang(states))
     if outcome.kind == "mismatch":
-        parts = {q.rank: _part(q) for q in outcome.requests if q.side == "all"}
+        parts = {q.rank: part_of(q) for q in outcome.requests if q.side == "all"}
         raise Mismatch(_mismatch(outcome.requests), states, parts)
     if outcome.kind in ("changed before wait", "never waited for"):
         raise Hazard(_hazard(outcome), states)
@@ -120,7 +122,8 @@ def throw(world: SimulatedWorld, outcome: Outcome, left: Sequence[int], limits: 
 
 def states_of(world: SimulatedWorld) -> list[State]:
     """Return where each rank is."""
-    return [_state(world, rank) for rank in range(world.size)]
+    calls = strips(world.trace, world.size)
+    return [replace(_state(world, rank), calls=calls[rank]) for rank in range(world.size)]
 
 
 def _state(world: SimulatedWorld, rank: int) -> State:
@@ -136,13 +139,9 @@ def _state(world: SimulatedWorld, rank: int) -> State:
         return State(rank, "runs", last=last, offers=offers)
     todo = [q for q in waiting.requests if not q.done]
     needs = tuple(Need(q.side, q.peer, q.tag, q.kind) for q in todo if q.side != "all")
-    part = next((_part(q) for q in todo if q.side == "all"), None)
+    part = next((part_of(q) for q in todo if q.side == "all"), None)
     site = site_of(waiting.stack)
     return State(rank, "waits", waiting.call, needs, part, site, last, offers)
-
-
-def _part(q: Posted) -> Part:
-    return Part(q.group, q.comm.members, q.number, q.call, q.argument, q.kind)
 
 
 # ----------------------------------------------------------------------------- the words
@@ -179,7 +178,7 @@ def _mismatch(requests: Sequence[Posted]) -> str:
 
 
 def _fingerprint(q: Posted) -> str:
-    part = _part(q)
+    part = part_of(q)
     return f"{part.what} of {kind_text(part.kind)}" if part.kind else part.what
 
 

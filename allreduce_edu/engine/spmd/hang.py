@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -99,9 +99,17 @@ class Last(NamedTuple):
         return f"{self.name}, number {self.number}{f' of group {self.group}' * bool(self.group)}"
 
 
+class Call(NamedTuple):
+    """A collective that a rank has begun: its fingerprint, its line, and whether it is over."""
+
+    part: Part
+    site: Site
+    done: bool
+
+
 @dataclass(frozen=True)
 class State:
-    """Where one rank is."""
+    """Where one rank is; `calls` are its latest collectives, as far as they are known."""
 
     rank: int
     status: str  # "waits", "returned", "raised" or "runs"
@@ -111,6 +119,7 @@ class State:
     site: Site | None = None
     last: Last | None = None
     offers: tuple[Offer, ...] = ()
+    calls: tuple[Call, ...] = field(default=(), repr=False)
 
 
 class Hang:
