@@ -9,8 +9,9 @@ import pytest
 import spmd_programs as programs
 
 from allreduce_edu import spmd
-from allreduce_edu.engine.spmd.hang import Hang, Last, Need, Part, State
+from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.sites import NOWHERE
+from allreduce_edu.engine.spmd.states import Last, Need, Part, State
 
 
 def hang_of(fn, ranks=4, size=4, **keys):

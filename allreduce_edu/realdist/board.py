@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from allreduce_edu.engine.spmd.comm import Comm, kind_of
-from allreduce_edu.engine.spmd.hang import Call, Last, Need, Offer, Part, State
 from allreduce_edu.engine.spmd.sites import Site, site_of, stack_of
+from allreduce_edu.engine.spmd.states import Call, Last, Need, Offer, Part, State
 
 if TYPE_CHECKING:
     from allreduce_edu.realdist.comm import RealRequest

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from allreduce_edu.engine.spmd.hang import Call, Part, State
 from allreduce_edu.engine.spmd.sites import NOWHERE
+from allreduce_edu.engine.spmd.states import Call, Part, State
 from allreduce_edu.realdist.pool import Pool
 
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from allreduce_edu.engine.spmd.errors import ProgramError
-from allreduce_edu.engine.spmd.hang import Call, Hang, State
+from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.simulate import Run
+from allreduce_edu.engine.spmd.states import Call, State
 from allreduce_edu.engine.spmd.strips import strips
 from allreduce_edu.engine.spmd.words import kind_text, ranks_text, verb
 from allreduce_edu.show import svg

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from allreduce_edu.engine.spmd.words import ranks_text, verb
 
 if TYPE_CHECKING:
-    from allreduce_edu.engine.spmd.hang import Hang, State
+    from allreduce_edu.engine.spmd.hang import Hang
+    from allreduce_edu.engine.spmd.states import State
 
 
 def first_clue(hang: Hang) -> str:

@@ -10,15 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from allreduce_edu.engine.spmd.hang import (
-    Hang,
-    Last,
-    Need,
-    Offer,
-    Part,
-    State,
-)
+from allreduce_edu.engine.spmd.hang import Hang
 from allreduce_edu.engine.spmd.sites import is_ours, site_of
+from allreduce_edu.engine.spmd.states import Last, Need, Offer, Part, State
 from allreduce_edu.engine.spmd.strips import part_of, strips
 from allreduce_edu.engine.spmd.words import kind_text, ranks_text, verb
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from allreduce_edu.engine.spmd.events import Event, Posted
-from allreduce_edu.engine.spmd.hang import Call, Part
+from allreduce_edu.engine.spmd.states import Call, Part
 
 _KEPT = 64  # of each rank, the latest
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from allreduce_edu.engine.spmd.comm import Kind
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
-from allreduce_edu.engine.spmd.hang import Hang, Part, State
+from allreduce_edu.engine.spmd.hang import Hang
+from allreduce_edu.engine.spmd.states import Part, State
 
 _DTYPE = {
     "float64": "Double",
