@@ -266,3 +266,26 @@ def test_the_explainer_never_raises():
         assert hang.look_first
         assert json.dumps(hang.data())
         assert hang.text.splitlines()[0] == hang.summary
+
+
+def waits_longer(comm, x):
+    comm.timeout = 7200
+    skips(comm, x)
+
+
+def test_a_longer_time_out_is_told_to_be_a_later_message():
+    hang = hang_of(waits_longer)
+    assert hang.timeout == 7200
+    assert hang.text.endswith(
+        "With this time-out a real job would stand still for 7,200 s and then give up;\n"
+        "nobody comes meanwhile."
+    )
+    assert hang_of(skips).timeout is None
+
+
+def test_a_time_out_is_a_number_of_seconds():
+    def program(comm, x):
+        comm.timeout = -1
+
+    with pytest.raises(ValueError, match="timeout must be a number of seconds > 0, got -1"):
+        spmd.run(program, np.zeros((2, 1)))

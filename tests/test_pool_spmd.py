@@ -146,6 +146,7 @@ HANGS = (
     test_hang.wrong_tag,
     test_hang.one_send_too_many,
     test_hang.uneven_steps,
+    test_hang.waits_longer,
 )
 
 

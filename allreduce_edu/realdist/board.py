@@ -58,7 +58,8 @@ class Board:
         needs = [[q.side, q.peer, q.tag, q.kind] for q in requests if not q.done]
         site = site_of(stack_of(sys._getframe()))  # noqa: SLF001
         offers = [[q.peer, q.tag, q.kind, site] for q in requests if q.side == "send"]
-        self._write(call=call, needs=needs, site=site, offers=offers)
+        limit = requests[0].comm.timeout if requests else None
+        self._write(call=call, needs=needs, site=site, offers=offers, timeout=limit)
 
     def meets(
         self, comm: Comm, number: int, name: str, argument: Any, array: Any, site: Site
@@ -66,7 +67,7 @@ class Board:
         """Note that this rank is in a collective."""
         kind = None if array is None else kind_of(array)
         self._part = [comm.group_number, comm.members, number, name, argument, kind]
-        self._write(call=name, part=self._part, site=site)
+        self._write(call=name, part=self._part, site=site, timeout=comm.timeout)
 
     def met(self, comm: Comm, number: int, name: str, site: Site) -> None:
         """Note that this rank has completed a collective."""
@@ -106,9 +107,9 @@ class Board:
         needs = tuple(Need(s, p, t, _kind(kind)) for s, p, t, kind in _of(row, "needs"))
         offers = tuple(Offer(p, t, _kind(kind), Site(*at)) for p, t, kind, at in _of(row, "offers"))
         part = _part(*row["part"]) if row.get("part") else None
-        site = Site(*row["site"])
+        site, limit = Site(*row["site"]), row.get("timeout")
         calls += (Call(part, site, False),) if part else ()
-        return State(rank, "waits", row["call"], needs, part, site, last, offers, calls)
+        return State(rank, "waits", row["call"], needs, part, site, last, offers, calls, limit)
 
     def _read(self, rank: int) -> dict[str, Any]:
         (size,) = _SIZE.unpack_from(self._rows, rank * _ROW)

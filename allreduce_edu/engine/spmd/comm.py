@@ -86,6 +86,8 @@ class Comm:
     rank, size : int
     """
 
+    _timeout: float | None = None
+
     def __init__(self, world: World, me: int, members: Sequence[int], group: int = 0) -> None:
         self.world = world
         self.me = me  # this rank's number in the whole world
@@ -95,6 +97,20 @@ class Comm:
 
     def __repr__(self) -> str:
         return f"Comm of rank {self.rank} of {self.size}"
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which a real job gives up waiting; None: as many as the library has.
+
+        Nobody waits for them here, because a hang is seen at once; its explanation names them.
+        """
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        if not 0 < float(seconds) < 1e9:
+            raise ValueError(f"timeout must be a number of seconds > 0, got {seconds!r}")
+        self._timeout = float(seconds)
 
     @cached_property
     def rng(self) -> np.random.Generator:

@@ -134,8 +134,8 @@ def _state(world: SimulatedWorld, rank: int) -> State:
     todo = [q for q in waiting.requests if not q.done]
     needs = tuple(Need(q.side, q.peer, q.tag, q.kind) for q in todo if q.side != "all")
     part = next((part_of(q) for q in todo if q.side == "all"), None)
-    site = site_of(waiting.stack)
-    return State(rank, "waits", waiting.call, needs, part, site, last, offers)
+    site, limit = site_of(waiting.stack), waiting.requests[0].comm.timeout
+    return State(rank, "waits", waiting.call, needs, part, site, last, offers, timeout=limit)
 
 
 # ----------------------------------------------------------------------------- the words

@@ -83,8 +83,24 @@ class Hang:
         lines = [self.summary, ""]
         for together in _alike(self.states):
             lines += self._told(together)
-        lines += self._untaken()
-        return "\n".join([*lines, "", *textwrap.wrap(f"Look first: {self.look_first}", _WIDTH)])
+        lines += [*self._untaken(), ""]
+        lines += textwrap.wrap(f"Look first: {self.look_first}", _WIDTH)
+        return "\n".join([*lines, *self._later()])
+
+    @cached_property
+    def timeout(self) -> float | None:
+        """After how many seconds the first rank gives up, if the program has set a time-out."""
+        said = [s.timeout for s in self.states if s.status == "waits" and s.timeout is not None]
+        return min(said, default=None)
+
+    def _later(self) -> list[str]:
+        if self.timeout is None:
+            return []
+        said = (
+            f"With this time-out a real job would stand still for {self.timeout:,g} s and then "
+            "give up; nobody comes meanwhile."
+        )
+        return ["", *textwrap.wrap(said, _WIDTH)]
 
     @cached_property
     def look_first(self) -> str:

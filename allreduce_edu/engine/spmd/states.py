@@ -108,3 +108,4 @@ class State:
     last: Last | None = None
     offers: tuple[Offer, ...] = ()
     calls: tuple[Call, ...] = field(default=(), repr=False)
+    timeout: float | None = None  # seconds, if the program has set them
