@@ -14,6 +14,7 @@ import test_hang
 from allreduce_edu import Pool, spmd
 from allreduce_edu.engine.spmd import tools
 from allreduce_edu.engine.spmd.hang import Hang
+from allreduce_edu.engine.spmd.logs import how_to_read
 
 
 def hang_of(fn, ranks=4):
@@ -211,3 +212,71 @@ def test_a_monitored_barrier_is_told_as_by_torch(capsys):
             comm.barrier()
 
     assert theirs[1].startswith(tools.monitored_barrier(hang_of(first_is_late, 3)))
+
+
+# --------------------------------------------------------------------- all of them
+
+
+def other_length(comm, x):
+    comm.all_gather(x[: 4 - (comm.rank == 2)])
+
+
+def test_all_tools_are_asked_and_those_that_are_silent_left_out():
+    said = tools.told_by(hang_of(test_hang.skips))
+    assert set(said) == set(tools.TOLD_BY) - {"fingerprint"}
+    assert set(tools.told_by(hang_of(programs.sends_first))) == {"gloo"}
+    assert set(tools.told_by(mismatch_of(other_shape))) == {"gloo", "fingerprint"}
+    assert set(tools.told_by(mismatch_of(sums_or_takes_the_maximum))) == {"gloo"}
+
+
+def test_a_time_out_of_the_programs_own_is_the_one_that_is_told():
+    said = tools.told_by(hang_of(test_hang.waits_longer))
+    assert "7200000ms" in said["gloo"]
+    assert "Timeout(ms)=7200000" in said["NCCL watchdog"]
+
+
+def test_every_line_of_a_tool_can_be_read():
+    hangs = [test_hang.skips, test_hang.swaps, test_hang.stuck_before, programs.sends_first]
+    found = [hang_of(each, 3) for each in hangs]
+    found += [mismatch_of(each) for each in (other_shape, other_length, sums_or_takes_the_maximum)]
+    lines = {line for each in found for line in tools.told_by(each).values()}
+    assert all(map(how_to_read, lines)), [line for line in lines if not how_to_read(line)]
+    assert len({how_to_read(line) for line in lines}) >= 7
+    assert how_to_read("loss is 0.3") == ""
+
+
+def really_gathers():
+    import torch
+    import torch.distributed as dist
+
+    x = torch.zeros(4 - (dist.get_rank() == 2))
+    dist.all_gather([torch.zeros(len(x)) for _ in range(dist.get_world_size())], x)
+    dist.barrier()
+
+
+def really_takes_the_maximum():
+    import torch
+    import torch.distributed as dist
+
+    x = torch.full((6,), 1.0 + dist.get_rank())
+    dist.all_reduce(x, dist.ReduceOp.MAX if dist.get_rank() == 1 else dist.ReduceOp.SUM)
+    return x.tolist()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo there is not promised")
+def test_what_gloo_does_with_parts_that_do_not_fit(capsys):
+    pytest.importorskip("torch")
+    from allreduce_edu.realdist.report import RankError
+
+    mine = tools.gloo_mismatch(mismatch_of(other_length))
+    with Pool(3, backend="gloo", timeout=20) as pool:
+        with pytest.raises(RankError, match=r"rank 2 was aborted"):
+            pool.run(really_gathers)
+        wrote = capsys.readouterr().out
+        for part in re.split(r"\.\.\.|\n", mine):
+            assert part.strip() in wrote, (mine, wrote)
+        first, *others = pool.run(really_takes_the_maximum)
+    assert all(each == first for each in others)
+    assert set(first) != {6.0}
+    assert set(first) != {3.0}
+    assert tools.gloo_mismatch(mismatch_of(sums_or_takes_the_maximum)).startswith("(nothing")

@@ -46,6 +46,11 @@ class Fate:
         return self.kind in ("raised", "died", "lost")
 
     @property
+    def said(self) -> str:
+        """What this rank's own log says of its end, without what differs from run to run."""
+        return self.what.removeprefix("raised ") if self.failed else ""
+
+    @property
     def follows(self) -> bool:
         """Whether this failure is one that the death of another rank brings about."""
         told = f"{self.what}\n{self.traceback}"

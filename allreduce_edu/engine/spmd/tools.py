@@ -1,7 +1,7 @@
 """The same hang as the tools of PyTorch would tell it, so that their words are met here first.
 
-Each function returns what is printed, or "" where there is nothing to say: all but the first see
-collectives alone. Read from torch 2.13 (c10d/TraceUtils.h, ProcessGroupWrapper.cpp,
+`told_by` asks them all. Each returns what is printed, or "" where there is nothing to say: all but
+the first see collectives alone. Read from torch 2.13 (c10d/TraceUtils.h, ProcessGroupWrapper.cpp,
 ProcessGroupGloo.cpp, ProcessGroupNCCL.cpp, flight_recorder/components).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from allreduce_edu.engine.dtypes import dtype
 from allreduce_edu.engine.spmd.comm import Kind
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
 from allreduce_edu.engine.spmd.hang import Hang
@@ -34,6 +35,7 @@ def gloo_timeout(hang: Hang, milliseconds: int = 1_800_000) -> str:
     first = next((s for s in hang.states if s.status == "waits"), None)
     if first is None:
         return ""
+    milliseconds = _set(hang, milliseconds)
     side = "send" if first.needs and first.needs[0].side == "send" else "recv"
     return f"Timed out waiting {milliseconds}ms for {side} operation to complete"
 
@@ -43,6 +45,7 @@ def nccl_watchdog(hang: Hang, milliseconds: int = 600_000) -> str:
 
     The number is the one to compare between the logs of all ranks.
     """
+    milliseconds = _set(hang, milliseconds)
     for rank, part in _in_progress(hang.states).items():
         numel = math.prod(part.kind[1]) if part.kind else 1
         return (
@@ -210,6 +213,33 @@ def flight_recorder(hang: Hang) -> str:
     return "\n".join(lines)
 
 
+def gloo_mismatch(mismatch: Mismatch) -> str:
+    """Return what gloo does with parts that do not fit together; it seldom says so.
+
+    Which ranks abort is sure for calls whose parts lie in one message; an all-reduce cuts its
+    array up, and at some sizes no message is too long for its receiver.
+    """
+    kinds = {rank: part.kind for rank, part in mismatch.parts.items() if part.kind}
+    if not kinds:
+        return ""
+    sizes = {rank: _nbytes(kind) for rank, kind in kinds.items()}
+    if len(set(sizes.values())) == 1:
+        return "(nothing: it reads the bytes as they come, and goes on with wrong numbers)"
+    name = next(iter(mismatch.parts.values())).name
+    if name not in ("all_gather", "broadcast"):
+        return (
+            "(no message to rely on: at some sizes a rank is aborted, at others the ranks wait "
+            "until the time-out, or go on with wrong numbers)"
+        )
+    least = min(sizes, key=lambda rank: sizes[rank])
+    return (
+        f"[rank {least}] terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        f"[rank {least}]   what():  [enforce fail at ...] op.preamble.length <= op.nbytes. ... "
+        "Received data size doesn't match expected size. Is there a distributed collective "
+        "mismatch in your code?"
+    )
+
+
 TOLD_BY: Mapping[str, Callable[[Hang], str]] = {
     "gloo": gloo_timeout,
     "NCCL watchdog": nccl_watchdog,
@@ -218,6 +248,25 @@ TOLD_BY: Mapping[str, Callable[[Hang], str]] = {
     "monitored barrier": monitored_barrier,
     "fingerprint": fingerprint,
 }
+
+
+def told_by(found: Hang | Deadlock | Mismatch) -> dict[str, str]:
+    """Return what each tool prints, by its name; those that have nothing to say are left out."""
+    if isinstance(found, Mismatch):
+        said = {"gloo": gloo_mismatch(found), "fingerprint": fingerprint(found)}
+    else:
+        hang = found.hang if isinstance(found, Deadlock) else found
+        said = {name: tell(hang) for name, tell in TOLD_BY.items()}
+    return {name: text for name, text in said.items() if text}
+
+
+def _set(hang: Hang, milliseconds: int) -> int:
+    """Return the program's own time-out, if it has set one."""
+    return milliseconds if hang.timeout is None else round(1000 * hang.timeout)
+
+
+def _nbytes(kind: Kind) -> int:
+    return math.prod(kind[1]) * dtype(kind[0]).itemsize
 
 
 def _in_progress(states: Iterable[State]) -> dict[int, Part]:

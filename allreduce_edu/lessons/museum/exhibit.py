@@ -9,6 +9,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
+from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
+from allreduce_edu.engine.spmd.tools import told_by
 from allreduce_edu.lessons.checks import Verdict, right, wrong
 
 WINGS = {
@@ -98,6 +100,16 @@ class Outcome:
     def wing(self) -> str | None:
         """The first of the three questions that is answered with no; None if all is well."""
         return next((wing for wing in WINGS if getattr(self, wing)), None)
+
+    def told_by(self) -> dict[str, str]:
+        """Return what gloo, NCCL and their tools print for this, by who says it.
+
+        For a program on real ranks this is what was printed there. `how_to_read` explains a line.
+        """
+        if isinstance(self.error, (Deadlock, Mismatch)):
+            return told_by(self.error)
+        fates = getattr(self.error, "fates", ())
+        return {f"rank {fate.rank}": fate.said for fate in fates if fate.said}
 
 
 class Stage(Protocol):
