@@ -163,7 +163,7 @@ CLUES = [
     (wrong_source, "rank 0 listens to rank 2, but the message that is there for it comes from"),
     (wrong_tag, "rank 0 asks rank 1 for tag 0, but it sends with tag 7."),
     (receives_first, "everybody receives before anybody sends."),
-    (two_groups, "two groups are used in opposite order."),
+    (two_groups, "groups are used in opposite order. Rank 0 waits in group 1 for rank 1, which"),
     (stuck_before, "rank 2 did not get as far as barrier number 1: see above where it waits."),
     (one_send_too_many, "rank 1 has returned without the other half of this message."),
     (uneven_steps, "rank 1 has returned and does not call all_reduce number 3."),
@@ -175,6 +175,11 @@ CLUES = [
 @pytest.mark.parametrize(("fn", "clue"), CLUES, ids=lambda v: getattr(v, "__name__", ""))
 def test_what_to_look_at_first(fn, clue):
     assert hang_of(fn).look_first.startswith(clue)
+
+
+def test_who_makes_a_group_is_told():
+    clue = hang_of(group_of_some).look_first
+    assert "barrier on ranks 2, 3. To make a group is a collective of all ranks" in clue
 
 
 def test_one_send_too_many_blames_only_its_partner():
@@ -289,3 +294,36 @@ def test_a_time_out_is_a_number_of_seconds():
 
     with pytest.raises(ValueError, match="timeout must be a number of seconds > 0, got -1"):
         spmd.run(program, np.zeros((2, 1)))
+
+
+def other_shape(comm, x):
+    comm.all_gather(x[: 4 - (comm.rank == 2)])
+
+
+def other_dtype(comm, x):
+    comm.all_reduce(x.astype("float32" if comm.rank == 2 else "float64"))
+
+
+def other_operator(comm, x):
+    comm.all_reduce(x, "max" if comm.rank == 2 else "sum")
+
+
+def other_groups(comm, x):
+    comm.group([0, 1] if comm.rank < 2 else [2, 3])
+
+
+UNFIT = [
+    (other_shape, "the shapes differ. Is it the last batch"),
+    (other_dtype, "the dtypes differ."),
+    (other_operator, "every rank must ask for the same operation"),
+    (other_groups, "every rank must make every group"),
+]
+
+
+@pytest.mark.parametrize(("fn", "clue"), UNFIT, ids=lambda v: getattr(v, "__name__", ""))
+def test_what_to_look_at_first_if_parts_do_not_fit(fn, clue):
+    with pytest.raises(spmd.Mismatch) as info:
+        spmd.run(fn, np.zeros((4, 4)))
+    text = " ".join(str(info.value).split())
+    assert f"Look first: {clue}" in text
+    assert f"line {line_of(fn, 'comm.')}" in text

@@ -6,14 +6,14 @@ only a consequence of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from allreduce_edu.engine.spmd.words import ranks_text, verb
 
 if TYPE_CHECKING:
     from allreduce_edu.engine.spmd.hang import Hang
-    from allreduce_edu.engine.spmd.states import State
+    from allreduce_edu.engine.spmd.states import Part, State
 
 
 def first_clue(hang: Hang) -> str:
@@ -67,7 +67,7 @@ def _missing(hang: Hang) -> Iterator[str]:
             yield (
                 f"{ranks_text(gone)} {verb(gone, 'has', 'have')} returned and "
                 f"{verb(gone, 'does', 'do')} not call {s.part.name} number {s.part.number}. Is the "
-                "call inside an `if`, or do the ranks have different numbers of steps?"
+                "call inside an `if` or a `try`, or do the ranks have different numbers of steps?"
             )
 
 
@@ -80,15 +80,33 @@ def _order(hang: Hang) -> Iterator[str]:
                 callers.setdefault(t.part.what, []).append(t.rank)
         if len(callers) > 1:
             told = ", but ".join(f"{what} on {ranks_text(who)}" for what, who in callers.items())
-            yield (
-                f"collective number {s.part.number} is {told}. Collectives are matched by their "
-                "order, so every rank must call the same ones in the same order."
-            )
+            yield f"collective number {s.part.number} is {told}. {_why_in_order(callers)}"
+
+
+def _why_in_order(calls: Iterable[str]) -> str:
+    if any(call.startswith("group of") for call in calls):
+        return (
+            "To make a group is a collective of all ranks: those that will not be in it must call "
+            "it too."
+        )
+    return (
+        "Collectives are matched by their order, so every rank must call the same ones in the same "
+        "order. Is one of these lines inside an `if`, or a loop over a dict or a set?"
+    )
 
 
 def _groups(hang: Hang) -> Iterator[str]:
-    if len({s.part.group for s in _in_collectives(hang) if s.part}) > 1 and hang.circle:
-        yield ("two groups are used in opposite order. Let every rank use the groups in one order.")
+    parts = {s.rank: s.part for s in _in_collectives(hang) if s.part}
+    circle = hang.circle
+    if not circle or len({parts[r].group if r in parts else -1 for r in circle}) < 2:
+        return
+    first, second, third = (circle * 2)[:3]
+    if first in parts and second in parts:
+        yield (
+            f"groups are used in opposite order. Rank {first} waits in group {parts[first].group} "
+            f"for rank {second}, which waits in group {parts[second].group} for rank {third}. Let "
+            "every rank use its groups in one order."
+        )
 
 
 def _stuck_before(hang: Hang) -> Iterator[str]:
@@ -130,3 +148,20 @@ def _sides(hang: Hang) -> Iterator[str]:
 
 def _in_collectives(hang: Hang) -> list[State]:
     return [s for s in hang.states if s.status == "waits" and s.part]
+
+
+def mismatch_clue(parts: Sequence[Part]) -> str:
+    """Return what to look at first if the parts of one collective do not fit together."""
+    if len({part.what for part in parts}) > 1:
+        if parts[0].name == "group":
+            return (
+                "every rank must make every group, with the same members and in the same order, "
+                "also those that it will not be in."
+            )
+        return "every rank must ask for the same operation, to or from the same root."
+    if len({part.kind and part.kind[1] for part in parts}) > 1:
+        return (
+            "the shapes differ. Is it the last batch, which is shorter on some ranks? Fill it up, "
+            "and cut off what was filled; or tell each other the lengths first."
+        )
+    return "the dtypes differ. Nothing is converted on the way: convert before the call."

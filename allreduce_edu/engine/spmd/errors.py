@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from allreduce_edu.engine.spmd.hang import Hang
+from allreduce_edu.engine.spmd.clues import mismatch_clue
+from allreduce_edu.engine.spmd.hang import WIDTH, Hang
 from allreduce_edu.engine.spmd.sites import is_ours, site_of
 from allreduce_edu.engine.spmd.states import Last, Need, Offer, Part, State
 from allreduce_edu.engine.spmd.strips import part_of, strips
@@ -163,11 +165,12 @@ def _mismatch(requests: Sequence[Posted]) -> str:
         for (what, site), who in sorted(places.items(), key=lambda item: item[0][0] != usual)
     ]
     first = requests[0]
+    look = textwrap.fill(f"Look first: {mismatch_clue([part_of(q) for q in requests])}", WIDTH)
     return (
         f"{first.call}, number {first.number}: {ranks_text(odd)} "
         f"{verb(odd, 'asks', 'ask')} for something else.\n\n"
         + "\n".join(lines)
-        + "\n\nReal gloo does not say this: it aborts, hangs, or gives wrong numbers."
+        + f"\n\n{look}\n\nReal gloo does not say this: it aborts, hangs, or gives wrong numbers."
     )
 
 

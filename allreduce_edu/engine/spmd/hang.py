@@ -16,7 +16,7 @@ from allreduce_edu.engine.spmd.clues import first_clue
 from allreduce_edu.engine.spmd.states import State
 from allreduce_edu.engine.spmd.words import kind_text, ranks_text, verb
 
-_WIDTH = 78
+WIDTH = 78
 _SHOWN_CIRCLE, _SHOWN_OFFERS = 9, 4
 
 
@@ -84,7 +84,7 @@ class Hang:
         for together in _alike(self.states):
             lines += self._told(together)
         lines += [*self._untaken(), ""]
-        lines += textwrap.wrap(f"Look first: {self.look_first}", _WIDTH)
+        lines += textwrap.wrap(f"Look first: {self.look_first}", WIDTH)
         return "\n".join([*lines, *self._later()])
 
     @cached_property
@@ -100,7 +100,7 @@ class Hang:
             f"With this time-out a real job would stand still for {self.timeout:,g} s and then "
             "give up; nobody comes meanwhile."
         )
-        return ["", *textwrap.wrap(said, _WIDTH)]
+        return ["", *textwrap.wrap(said, WIDTH)]
 
     @cached_property
     def look_first(self) -> str:
