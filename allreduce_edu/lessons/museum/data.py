@@ -1,0 +1,120 @@
+"""Exhibits of wrong data: the ranks train on other images than one process would."""
+
+from __future__ import annotations
+
+from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
+from allreduce_edu.lessons.museum.real import Real
+from allreduce_edu.lessons.museum.seen import afresh, once
+
+_HEAD = """
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+"""
+_LOOP = """
+        sgd.zero_grad()
+        cross_entropy(ddp(images), labels).backward()
+        sgd.step()
+"""
+
+SAMPLER = Exhibit(
+    name="sampler",
+    wing="wrong",
+    symptom="An epoch takes as long on four GPUs as on one, and the loss curve is the same",
+    program=_HEAD
+    + """
+def train(model, digits):
+    torch.manual_seed(0)  # every rank must start alike
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.5)
+    loader = DataLoader(digits, batch_size=32, shuffle=True)
+    for images, labels in loader:"""
+    + _LOOP,
+    stage=Real(once, sparing=False),
+    question="The hashes of all ranks are equal after every step. What has this ruled out?",
+    choices={
+        "that anything is wrong": "Equal hashes say that the ranks agree. What they agree on, no "
+        "hash can say: here it is what one rank reaches alone.",
+        "that ranks have drifted apart": "That, and no more: the calls are made and the averages "
+        "are equal. Ask next what was averaged.",
+        "that the ranks read the same images": "The average of four equal gradients is that "
+        "gradient. Equal data leave equal hashes, and different data too.",
+    },
+    answer="that ranks have drifted apart",
+    cause="No `DistributedSampler`, one seed: every rank reads every image, in one order, and the "
+    "average of equal gradients is the gradient. `len(loader)` shows it: with N ranks it must be "
+    "N times smaller",
+    fix={"shuffle=True)": "sampler=DistributedSampler(digits))"},
+    tried={
+        "another seed on each rank": {"manual_seed(0)": "manual_seed(dist.get_rank())"},
+        "a batch four times as large": {"batch_size=32": "batch_size=128"},
+        "a learning rate times N": {"lr=0.5": "lr=0.5 * dist.get_world_size()"},
+    },
+    reports=(
+        Report("clovaai/voxceleb_trainer#98", "training on many GPUs that is that of one"),
+        Report("openspeech-team/openspeech#149", "the same batch on every GPU"),
+        Report("Parskatt/RoMa#32", "a sampler that knows of no other ranks, under DDP"),
+    ),
+    shows=("bit for bit, on the weights of one rank that trains alone", "the same 32 images"),
+)
+
+EPOCH = Exhibit(
+    name="epoch",
+    wing="wrong",
+    symptom="The loss curve of every epoch has its bumps at the same steps",
+    program=_HEAD
+    + """
+def train(model, digits):
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.5)
+    sampler = DistributedSampler(digits, shuffle=True)
+    loader = DataLoader(digits, batch_size=32, sampler=sampler)
+    for epoch in range(3):
+        for images, labels in loader:
+            sgd.zero_grad()
+            cross_entropy(ddp(images), labels).backward()
+            sgd.step()
+""",
+    stage=Real(afresh, sparing=False),
+    question="`shuffle=True`, and every epoch has the same order. How can that be?",
+    choices={
+        "all ranks have the same random seed": "They must: each takes every fourth place of one "
+        "shuffled order, and that order must be the same on all. The question is why it is the "
+        "same in the next epoch.",
+        "`shuffle` belongs to the DataLoader": "Give the `DataLoader` both and it raises: the "
+        "order is the sampler's, and this sampler does shuffle, once.",
+        "the sampler makes its order from a seed and the number of the epoch": "And nobody tells "
+        "it the number: the ranks have no other way to shuffle anew and still agree.",
+    },
+    answer="the sampler makes its order from a seed and the number of the epoch",
+    cause="`DistributedSampler` shuffles with `seed + epoch`, and knows the epoch from "
+    "`set_epoch` alone. Call it before each epoch; print the first labels of two epochs to notice",
+    fix={
+        """    for epoch in range(3):
+""": """    for epoch in range(3):
+        sampler.set_epoch(epoch)
+""",
+    },
+    tried={
+        "seed torch in each epoch": {
+            """    for epoch in range(3):
+""": """    for epoch in range(3):
+        torch.manual_seed(epoch)
+""",
+        },
+        "another seed on each rank": {"shuffle=True": "seed=dist.get_rank()"},
+        "set_epoch after the epoch": {
+            "            sgd.step()\n": "            sgd.step()\n        sampler.set_epoch(epoch)\n"
+        },
+    },
+    reports=(
+        Report("pytorch/pytorch#31771", "a shuffled sampler with the same order in each epoch"),
+        Report("kan-bayashi/ParallelWaveGAN#177", "training code that forgot `set_epoch`"),
+        Report("yangkky/distributed_tutorial#5", "a tutorial that forgot it"),
+    ),
+    shows=("epoch 1 is epoch 0 again", "128 of the 128 images"),
+)
+
+EXHIBITS = (SAMPLER, EPOCH)

@@ -1,0 +1,54 @@
+"""Silent faults have more than one right fix, and no fix that only silences the judge."""
+
+from __future__ import annotations
+
+import pytest
+
+from allreduce_edu import museum
+
+TRAINS = """    for images, labels in loader:
+        sgd.zero_grad()
+        cross_entropy(ddp(images), labels).backward()
+        sgd.step()
+"""
+OTHER_FIXES = {
+    ("sampler", "every fourth image"): {
+        "DataLoader(digits": "DataLoader(Subset(digits, range(dist.get_rank(), len(digits), 4))"
+    },
+    ("sampler", "the batch of one process, in four parts"): {
+        "batch_size=32, shuffle=True)": "8, sampler=DistributedSampler(digits))"
+    },
+    ("epoch", "a new sampler in each epoch"): {
+        "    for epoch in range(3):\n": "    for epoch in range(3):\n"
+        "        sampler = DistributedSampler(digits, seed=epoch)\n"
+        "        loader = DataLoader(digits, batch_size=32, sampler=sampler)\n"
+    },
+    ("epoch", "an order that all ranks draw alike"): {
+        "    for epoch in range(3):\n": "    torch.manual_seed(0)\n    for epoch in range(3):\n"
+        "        mine = torch.randperm(len(digits))[dist.get_rank() :: 4]\n"
+        "        loader = DataLoader(Subset(digits, mine), batch_size=32)\n"
+    },
+}
+CHEATS = {
+    ("sampler", "no training"): ({TRAINS: ""}, "has seen no image"),
+    ("sampler", "no step"): (
+        {"shuffle=True)": "sampler=DistributedSampler(digits))", "sgd.step()": "pass"},
+        "one process that trains on these batches reads",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "fix"), OTHER_FIXES, ids=str)
+def test_another_right_fix_passes(name, fix):
+    exhibit = museum[name]
+    verdict = exhibit.check(exhibit.edited(OTHER_FIXES[name, fix]))
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(("name", "cheat"), CHEATS, ids=str)
+def test_a_program_without_its_work_does_not_pass(name, cheat):
+    edits, why = CHEATS[name, cheat]
+    exhibit = museum[name]
+    verdict = exhibit.check(exhibit.edited(edits))
+    assert not verdict.ok
+    assert why in verdict.why
