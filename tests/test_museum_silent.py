@@ -28,6 +28,13 @@ OTHER_FIXES = {
         "        mine = torch.randperm(len(digits))[dist.get_rank() :: 4]\n"
         "        loader = DataLoader(Subset(digits, mine), batch_size=32)\n"
     },
+    ("shuffled", "the order of rank 0"): {"    mine =": "    dist.broadcast(order, 0)\n    mine ="},
+    ("shuffled", "each rank shuffles its own share"): {
+        "    order = torch.randperm(len(digits))\n": "    order = range(len(digits))\n",
+        "batch_size=32": "32, shuffle=True",
+    },
+    ("local_rank", "the other variable"): {"LOCAL_RANK": "RANK"},
+    ("local_rank", "let the sampler ask"): {", num_replicas=ranks, rank=rank": ""},
 }
 CHEATS = {
     ("sampler", "no training"): ({TRAINS: ""}, "has seen no image"),

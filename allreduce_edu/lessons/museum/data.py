@@ -117,4 +117,88 @@ def train(model, digits):
     shows=("epoch 1 is epoch 0 again", "128 of the 128 images"),
 )
 
-EXHIBITS = (SAMPLER, EPOCH)
+SHUFFLED = Exhibit(
+    name="shuffled",
+    wing="wrong",
+    symptom="Rare classes are learned on one GPU and forgotten on four, in the same epochs",
+    program=_HEAD
+    + """
+def train(model, digits):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)  # so that no two ranks draw the same dropout
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.5)
+    order = torch.randperm(len(digits))
+    mine = Subset(digits, order[rank::ranks])
+    for images, labels in DataLoader(mine, batch_size=32):"""
+    + _LOOP,
+    stage=Real(once, sparing=False),
+    question="Each rank takes every fourth place of an order. What must hold of that order?",
+    choices={
+        "it must be random": "It is, on each rank, and that is not enough: four hands of cards "
+        "from four packs hold some cards twice.",
+        "it must be the same on all ranks": "Parts of one order share nothing and leave nothing "
+        "out. Parts of four orders do both.",
+        "it must differ, or all ranks read the same images": "They read different places of it. "
+        "One pack of cards, dealt to four, is what is wanted.",
+    },
+    answer="it must be the same on all ranks",
+    cause="Ranks that shuffle with seeds of their own deal from different packs: about a third of "
+    "the images is in nobody's hand. Shuffle with a generator whose seed is equal on all ranks; to "
+    "notice, gather the indices of an epoch and count them",
+    fix={"randperm(len(digits))": "randperm(len(digits), generator=torch.Generator())"},
+    tried={
+        "blocks in place of every fourth": {
+            "order[rank::ranks]": "order.chunk(ranks)[rank]",
+        },
+        "all of it on each rank": {"order[rank::ranks]": "order"},
+        "a barrier after the shuffle": {
+            "    mine =": "    dist.barrier()\n    mine =",
+        },
+    },
+    reports=(
+        Report("NVlabs/LongLive#71", "a seed made of time and rank: samples shared and lost"),
+        Report("mlcommons/training#625", "workers whose shares overlap by a quarter"),
+        Report("TensorAuto/OpenTau#501", "an order drawn from a state that depends on the rank"),
+    ),
+    shows=("of 1,437 images are seen by no rank", "and ranks"),
+)
+
+LOCAL_RANK = Exhibit(
+    name="local_rank",
+    wing="wrong",
+    symptom="A second machine makes an epoch half as long, and the model worse",
+    program=_HEAD.replace("import torch\n", "import os\n\n", 1)
+    + """
+def train(model, digits):
+    rank, ranks = int(os.environ["LOCAL_RANK"]), dist.get_world_size()
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.5)
+    share = DistributedSampler(digits, num_replicas=ranks, rank=rank)
+    for images, labels in DataLoader(digits, batch_size=32, sampler=share):"""
+    + _LOOP,
+    stage=Real(once, sparing=False),
+    question="Two machines with two GPUs each. Which `LOCAL_RANK` has the third process?",
+    choices={
+        "2": "That is its `RANK`, the number among all. `LOCAL_RANK` begins again on each machine.",
+        "0": "It is the first on its machine, and takes the share of rank 0 once more; nobody "
+        "takes its own.",
+        "3": "Ranks count from 0, so the third of all is 2, and the third is first on machine 1.",
+    },
+    answer="0",
+    cause="`LOCAL_RANK` chooses the GPU, `RANK` the share of the data. On one machine they are "
+    "equal, so the fault waits for the second, where each machine reads the same part. Use "
+    "`dist.get_rank()`, and test with more than one node",
+    fix={'int(os.environ["LOCAL_RANK"])': "dist.get_rank()"},
+    tried={
+        "as many shares as GPUs on a machine": {"num_replicas=ranks": "num_replicas=2"},
+        "shuffle with another seed on each rank": {
+            "rank=rank)": "rank=rank, seed=dist.get_rank())"
+        },
+    },
+    reports=(
+        Report("vllm-project/speculators#427", "every node reads the same shards"),
+        Report("pytorch/examples#1263", "`local_rank` or `rank`, when there are several nodes?"),
+    ),
+    shows=("718 of 1,437 images are seen by no rank", "ranks 0 and 2 both see 360 of the 360"),
+)
+
+EXHIBITS = (SAMPLER, EPOCH, SHUFFLED, LOCAL_RANK)
