@@ -65,6 +65,7 @@ _HOME = {
     "show.trace": ("Trace",),
     "show.board": ("Board",),
     "show.player": ("Player",),
+    "show.museum": ("Visit", "take"),
     "show.tape": ("Tape",),
     "show.waits": ("Waits",),
     "show.predict": ("Predict", "guesses"),
