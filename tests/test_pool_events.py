@@ -333,12 +333,13 @@ def test_in_a_jupyter_kernel_stop_works_and_its_death_leaves_nothing(tmp_path):
     kernel, client = jupyter_client.manager.start_new_kernel(env=environment)
     try:
         run(client, PRELUDE)
-        request = client.execute("pool.run(stuck, 'in a collective')")
+        request = client.execute("pool.run(stuck, 'in a collective')", stop_on_error=False)
         await_text(client, "[rank 0] stuck")
         kernel.interrupt_kernel()
         assert reply(client, request)["ename"] == "KeyboardInterrupt"
         run(client, "assert pool.run(total) == [3, 3, 3]")
-        error = reply(client, client.execute("def halve():\n    return 1 / 0\npool.run(halve)"))
+        halve = "def halve():\n    return 1 / 0\npool.run(halve)"
+        error = reply(client, client.execute(halve, stop_on_error=False))
         assert error["traceback"] == [f"RankError: {error['evalue']}"]
         assert error["evalue"].endswith("\n    line 2 of halve: return 1 / 0")
         client.execute("pool.run(stuck, 'in C with the GIL held')")
