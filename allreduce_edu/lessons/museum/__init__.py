@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from allreduce_edu.engine.check import unknown
-from allreduce_edu.lessons.museum import data, gradients, skipped
+from allreduce_edu.lessons.museum import data, gradients, skipped, syncing, wrapping
 from allreduce_edu.lessons.museum.exhibit import INSTRUMENTS, WINGS, Exhibit, Outcome, Report
 
 __all__ = ["INSTRUMENTS", "WINGS", "Exhibit", "Museum", "Outcome", "Report", "museum"]
@@ -41,4 +41,11 @@ class Museum(Mapping[str, Exhibit]):
         return "\n".join(lines)
 
 
-museum = Museum((*skipped.EXHIBITS, *gradients.EXHIBITS, *data.EXHIBITS))
+_KINDS = (
+    skipped,
+    gradients,
+    wrapping,
+    syncing,
+    data,
+)
+museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))

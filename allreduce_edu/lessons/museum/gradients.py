@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import trained
-
-_HEAD = """
-import torch.distributed as dist
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.optim import SGD
-
-"""
+from allreduce_edu.lessons.museum.training import HEAD, trained
 
 TWICE = Exhibit(
     name="twice",
     wing="wrong",
     symptom="With four times the GPUs the loss falls four times as slowly, at any learning rate",
-    program=_HEAD
+    program=HEAD
     + """
 def train(model, images, labels):
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -57,7 +49,7 @@ THAWED = Exhibit(
     name="thawed",
     wing="disagree",
     symptom="Fine-tuning works until the last layers are thawed; then each rank has its own",
-    program=_HEAD
+    program=HEAD
     + """
 def train(model, images, labels):
     rank, ranks = dist.get_rank(), dist.get_world_size()

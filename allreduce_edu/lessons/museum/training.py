@@ -14,6 +14,13 @@ import numpy as np
 from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
 
+HEAD = """
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.optim import SGD
+
+"""  # of the programs
 RATE = 0.1  # of the plain SGD step that every program makes
 BATCH = 16  # images per rank
 
@@ -54,11 +61,18 @@ class Trained:
         ``batch(ranks)`` gives what all ranks together train on.
     loss
         ``loss(model, *batch)`` gives the loss of one process.
+    begin
+        ``begin()`` gives a model with the weights that the step must start from; by default
+        those of rank 0 count.
+    after
+        ``after(model)`` is what one process does between `backward()` and its step.
     """
 
     model: Callable[[], Any] = digits_model
     batch: Callable[[int], tuple[Any, ...]] = digits_batch
     loss: Callable[..., Any] = mean_loss
+    begin: Callable[[], Any] | None = None
+    after: Callable[[Any], None] | None = None
 
     def __call__(self, program: Callable[..., Any]) -> Examined:
         """Say where the ranks disagree, and how the step differs from that of one process."""
@@ -75,10 +89,12 @@ class Trained:
         """Say in what way the step is not that of one process."""
         import torch
 
-        alone = copy.deepcopy(seen.fresh)
-        alone.load_state_dict(seen.start)
-        alone.train()
+        if self.begin and (said := seen.another_start(self.begin())):
+            return said
+        alone = seen.at_start()
         self.loss(alone, *batch).backward()
+        if self.after:
+            self.after(alone)
         if (missing := np.isnan(seen.gradient)).any():
             return f"`{seen.names[int(missing.argmax())]}` has no gradient, on any rank"
         used = _used(seen.rows, self._rows(batch))
@@ -106,6 +122,8 @@ class Seen:
         self.start: Any = None
         self.gradient: Any = None
         self.rows: list[bytes] = []
+        self.sent = 0  # all-reduces between the first forward and the step
+        self._calls: list[str] = []
         self._first = next(m for m in model.modules() if not list(m.children()))
 
     def __repr__(self) -> str:
@@ -117,21 +135,25 @@ class Seen:
         from torch.nn.modules.module import register_module_forward_pre_hook
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+        from allreduce_edu.realdist.ddp import counting
+
         hooks = [
             register_module_forward_pre_hook(self._forward),
             register_optimizer_step_pre_hook(self._step),
         ]
         try:
-            yield
+            with counting("allreduce") as self._calls:
+                yield
         finally:
             for hook in hooks:
                 hook.remove()
         self._begin()
-        self.gradient = vectors.gradient(self.model) if self.gradient is None else self.gradient
+        self._step()
 
     def _begin(self) -> None:
         if self.start is None:
             self.start = copy.deepcopy(self.model.state_dict())
+            self.sent = -len(self._calls)
 
     def _forward(self, module: Any, inputs: Any) -> None:
         import torch
@@ -145,17 +167,31 @@ class Seen:
     def _step(self, *_: object) -> None:
         if self.gradient is None:
             self.gradient = vectors.gradient(self.model)
+            self.sent += len(self._calls)
+
+    def at_start(self) -> Any:
+        """Return a model as this one was before its first forward."""
+        model = copy.deepcopy(self.fresh)
+        model.load_state_dict(self.start)
+        return model.train()
 
     def disagreement(self) -> str | None:
         """Say where the ranks hold other bits: at the start, in their gradients, at the end."""
-        start = copy.deepcopy(self.fresh)
-        start.load_state_dict(self.start)
-        said = vectors.disagreement(_gathered(vectors.weights(start)), self.names, "weights")
-        if said:
+        start = _gathered(vectors.weights(self.at_start()))
+        if said := vectors.disagreement(start, self.names, "weights"):
             return f"before the first step {said}"
-        return vectors.disagreement(_gathered(self.gradient), self.names) or vectors.disagreement(
-            _gathered(vectors.weights(self.model)), self.names, "weights"
-        )
+        if said := vectors.disagreement(_gathered(self.gradient), self.names):
+            return said if self.sent else f"{said}; no all-reduce ran between forward and step"
+        names, state = _state(self.model)
+        return vectors.disagreement(_gathered(state), names, "weights or buffers")
+
+    def another_start(self, right: Any) -> str | None:
+        """Say that all ranks began with other weights than they should."""
+        mine, wanted = vectors.weights(self.at_start()), vectors.weights(right)
+        if not (differs := vectors.different(mine, wanted)).size:
+            return None
+        where = self.names[int(differs[0])]
+        return f"all ranks begin with weights that are not those to begin with, first in `{where}`"
 
     def another_step(self, right: Any) -> str | None:
         """Say that the gradient is right, and the weights after the step are not."""
@@ -183,6 +219,15 @@ def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
         f"Of {whole.total()} examples of the batch {missing} went through the model on no rank, "
         f"and {surplus} once more than they should"
     )
+
+
+def _state(model: Any) -> tuple[list[str], Any]:
+    """Return all weights and buffers as one vector, and the name that each entry belongs to."""
+    import torch
+
+    state = model.state_dict().items()
+    names = [name for name, value in state for _ in range(value.numel())]
+    return names, torch.cat([value.float().reshape(-1) for _, value in state]).numpy()
 
 
 def _gathered(mine: Any) -> list[Any]:

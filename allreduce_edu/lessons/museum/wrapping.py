@@ -1,0 +1,163 @@
+"""Exhibits of wrapping: DDP is there, and does not see what is trained."""
+
+from __future__ import annotations
+
+from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
+from allreduce_edu.lessons.museum.real import Real
+from allreduce_edu.lessons.museum.training import HEAD, trained
+
+UNWRAPPED = Exhibit(
+    name="unwrapped",
+    wing="disagree",
+    symptom="Four GPUs train without an error, and the checkpoint is no better than from one GPU",
+    program=HEAD
+    + """
+def train(model, images, labels):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ddp = DDP(model)
+    policy = ddp.module  # the wrapper lacks its methods
+    sgd = SGD(policy.parameters(), lr=0.1)
+    loss = cross_entropy(policy(images[rank::ranks]), labels[rank::ranks])
+    loss.backward()
+    sgd.step()
+""",
+    stage=Real(trained, sparing=False),
+    question="What makes `backward()` average the gradients?",
+    choices={
+        "that the model has been wrapped": "Wrapping hangs hooks on the parameters, and they "
+        "wait: somebody has to tell them that a step begins.",
+        "that the loss was computed through the wrapper": "`forward` of the wrapper tells its "
+        "hooks that a backward is coming. `ddp.module` knows nothing of them.",
+        "that the optimizer holds the wrapper's parameters": "They are the same parameters, and "
+        "`step()` sends nothing: it uses the `.grad` that it finds.",
+    },
+    answer="that the loss was computed through the wrapper",
+    cause="The forward of the wrapper makes its hooks ready. What runs through `model` or "
+    "`ddp.module` is trained on each rank alone, without a word; each rank then has a model of "
+    "its own, of which you save one. Compare the hashes of the ranks after the first step",
+    fix={"cross_entropy(policy(": "cross_entropy(ddp("},
+    tried={
+        "find_unused_parameters": {"DDP(model)": "DDP(model, find_unused_parameters=True)"},
+        "the loss is averaged": {
+            """    loss.backward()
+""": """    dist.all_reduce(loss.data)
+    loss.data /= ranks
+    loss.backward()
+""",
+        },
+        "the weights of rank 0 after each step": {
+            """    sgd.step()
+""": """    sgd.step()
+    for p in model.parameters():
+        dist.broadcast(p.data, 0)
+""",
+        },
+    },
+    reports=(
+        Report("kohya-ss/sd-scripts#924", "unwrapped for training, each process learns alone"),
+        Report("jingyaogong/minimind#854", "the loss of reinforcement learning bypasses DDP"),
+    ),
+    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+)
+
+TEMPORARY = Exhibit(
+    name="temporary",
+    wing="disagree",
+    symptom="The model is wrapped in every step, and the ranks' weights part in the first one",
+    program=HEAD
+    + """
+def forward(model, x):
+    return DDP(model)(x)  # always wrapped, whoever calls
+
+
+def train(model, images, labels):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    sgd = SGD(model.parameters(), lr=0.1)
+    loss = cross_entropy(forward(model, images[rank::ranks]), labels[rank::ranks])
+    loss.backward()
+    sgd.step()
+""",
+    stage=Real(trained, sparing=False),
+    question="The loss came through the wrapper. What is missing when `backward()` runs?",
+    choices={
+        "the wrapper": "Nobody holds it after `forward` has returned, and its hooks go with it.",
+        "a broadcast of the weights": "Each new wrapper broadcasts them, and they are equal "
+        "before the step. Look at what happens after the forward.",
+        "a barrier, so that no rank runs ahead": "An all-reduce waits for all ranks by itself. "
+        "A barrier does not start one.",
+    },
+    answer="the wrapper",
+    cause="DDP's hooks live as long as the object that hung them. One that dies before "
+    "`backward()` averages nothing, and nothing complains. Wrap once, and keep the wrapper as "
+    "long as you train",
+    fix={
+        "    return DDP(model)(x)  # always wrapped, whoever calls\n": "    return model(x)\n",
+        "    sgd = SGD(model": "    ddp = DDP(model)\n    sgd = SGD(model",
+        "forward(model, images": "forward(ddp, images",
+    },
+    tried={
+        "a barrier before the backward": {
+            "    loss.backward()": "    dist.barrier()\n    loss.backward()",
+        },
+        "the optimizer gets the wrapper's parameters": {
+            "SGD(model.parameters()": "SGD(DDP(model).parameters()",
+        },
+    },
+    reports=(
+        Report("pytorch/pytorch#21591", "the hooks of DDP are deleted together with its reducer"),
+        Report("NCAR/miles-credit#153", "the trainer lost the wrapper, and errors jumped later"),
+    ),
+    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+)
+
+PARALLEL = Exhibit(
+    name="parallel",
+    wing="disagree",
+    symptom="Four processes compute, the network between them is idle, and nobody complains",
+    program="""
+import torch.distributed as dist
+from torch.nn import DataParallel
+from torch.nn.functional import cross_entropy
+from torch.optim import SGD
+
+
+def train(model, images, labels):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parallel = DataParallel(model)
+    sgd = SGD(parallel.parameters(), lr=0.1)
+    loss = cross_entropy(parallel(images[rank::ranks]), labels[rank::ranks])
+    loss.backward()
+    sgd.step()
+""",
+    stage=Real(trained, sparing=False),
+    question="Among whom does `DataParallel` share out a batch?",
+    choices={
+        "the processes of the job": "It calls nothing of `torch.distributed`: there is no "
+        "process but its own for it.",
+        "the GPUs of its own process": "It is older than DDP: one process, a thread for each GPU.",
+        "the machines of the job": "It does not even leave its process.",
+    },
+    answer="the GPUs of its own process",
+    cause="`nn.DataParallel` belongs to one process with several GPUs. Started once for each GPU, "
+    "every process trains a model of its own. Between processes it takes "
+    "`DistributedDataParallel`. Count the collectives of one step: there are none",
+    fix={
+        "from torch.nn import DataParallel\n": "",
+        "import cross_entropy\n": "import cross_entropy\n"
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n",
+        "= DataParallel(model)": "= DDP(model)",
+    },
+    tried={
+        "the same weights to begin with": {
+            "    parallel = ": "    for p in model.parameters():\n"
+            "        dist.broadcast(p.data, 0)\n    parallel = ",
+        },
+        "the loss is summed": {
+            "    loss.backward()": "    dist.all_reduce(loss.data)\n    loss.backward()",
+        },
+    },
+    reports=(Report("ultralytics/yolov5#264", "`DataParallel` and DDP are taken for one another"),),
+    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+)
+
+EXHIBITS = (UNWRAPPED, TEMPORARY, PARALLEL)

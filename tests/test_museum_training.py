@@ -1,0 +1,83 @@
+"""Exhibits that train: several fixes are right, and some that look right only hide the fault."""
+
+import pytest
+
+from allreduce_edu import museum
+
+_BY_HAND = {
+    "    loss.backward()\n": """    loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= ranks
+"""
+}
+RIGHT = {
+    "unwrapped": {"averaged by hand": _BY_HAND},
+    "temporary": {
+        "kept by a name": {
+            "    return DDP(model)(x)": "    ddp = DDP(model)\n    return ddp, ddp(x)",
+            "    loss = cross_entropy(forward(model, images[rank::ranks])": "    ddp, out = "
+            "forward(model, images[rank::ranks])\n    loss = cross_entropy(out",
+        },
+        "averaged by hand": {"DDP(model)(x)": "model(x)", **_BY_HAND},
+    },
+    "parallel": {"averaged by hand": {"= DataParallel(model)": "= model", **_BY_HAND}},
+    "early": {
+        "by name": {"if i % 4 else": "if i != 3 else"},
+        "the last comes first": {"if i % 4 else": "if i < 3 else"},
+    },
+    "inside": {
+        "the last forward outside": {
+            "for x, y in parts]": "for x, y in [next(parts) for _ in range(3)]]",
+            "    sum(losses)": "    losses += [cross_entropy(ddp(x), y) / 4 for x, y in parts]\n"
+            "    sum(losses)",
+        },
+    },
+    "unused": {
+        "used with a weight of zero": {
+            "return self.model(x)": "return self.model(x) + 0 * self.second(x)"
+        },
+        "static_graph": {"DDP(TwoHeads(model))": "DDP(TwoHeads(model), static_graph=True)"},
+        "frozen before wrapping": {
+            "    ddp = DDP(TwoHeads(model))": "    both = TwoHeads(model)\n"
+            "    both.second.requires_grad_(False)\n    ddp = DDP(both)",
+            "SGD(ddp.": "SGD(model.",
+        },
+    },
+}
+HIDDEN = {
+    "unwrapped": {
+        "every rank does everything": (
+            {"[rank::ranks]), labels[rank::ranks]": "), labels"},
+            "0 went through the model on no rank, and 192 once more",
+        ),
+        "nobody trains": ({"    loss.backward()\n": ""}, "has no gradient"),
+        "nobody steps": (
+            {"policy(images": "ddp(images", "    sgd.step()\n": ""},
+            "not those of one plain SGD step",
+        ),
+    },
+}
+CASES = [(name, how) for name in RIGHT for how in RIGHT[name]]
+HIDES = [(name, how) for name in HIDDEN for how in HIDDEN[name]]
+
+
+@pytest.mark.parametrize(("name", "how"), CASES)
+def test_other_fixes_are_right_too(name, how):
+    exhibit = museum[name]
+    verdict = exhibit.check(exhibit.edited(RIGHT[name][how]))
+    assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize(("name", "how"), HIDES)
+def test_what_only_hides_the_fault_is_rejected(name, how):
+    edits, why = HIDDEN[name][how]
+    exhibit = museum[name]
+    verdict = exhibit.check(exhibit.edited(edits))
+    assert not verdict.ok
+    assert why in verdict.why
+
+
+@pytest.mark.parametrize("name", ["unwrapped", "temporary", "parallel", "inside", "unused"])
+def test_that_nothing_was_sent_is_told(name):
+    assert "no all-reduce ran between forward and step" in museum[name].run().disagree
