@@ -35,6 +35,16 @@ OTHER_FIXES = {
     },
     ("local_rank", "the other variable"): {"LOCAL_RANK": "RANK"},
     ("local_rank", "let the sampler ask"): {", num_replicas=ranks, rank=rank": ""},
+    ("reduce", "reduce, then broadcast"): {"root=0)": "root=0)\n    comm.broadcast(total, 0)"},
+    ("reduce", "gather all parts"): {
+        "comm.reduce(total, root=0)": "total = sum(comm.all_gather(total))"
+    },
+    ("reused", "send a copy"): {"isend(passing,": "isend(passing.copy(),"},
+    ("reused", "wait before the buffer is filled"): {
+        "comm.recv(left, out=passing)": "came = comm.recv(left)",
+        "        total += passing\n        request.wait()\n": "        request.wait()\n"
+        "        passing[:] = came\n        total += passing\n",
+    },
 }
 CHEATS = {
     ("sampler", "no training"): ({TRAINS: ""}, "has seen no image"),

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from allreduce_edu.engine.check import unknown
-from allreduce_edu.lessons.museum import data, gradients, skipped, syncing, wrapping
+from allreduce_edu.lessons.museum import (
+    data,
+    gradients,
+    messages,
+    skipped,
+    syncing,
+    wrapping,
+)
 from allreduce_edu.lessons.museum.exhibit import INSTRUMENTS, WINGS, Exhibit, Outcome, Report
 
 __all__ = ["INSTRUMENTS", "WINGS", "Exhibit", "Museum", "Outcome", "Report", "museum"]
@@ -48,4 +55,8 @@ _KINDS = (
     syncing,
     data,
 )
-museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))
+museum = Museum(
+    (
+        *messages.EXHIBITS,
+    )
+)

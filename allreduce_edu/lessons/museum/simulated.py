@@ -41,6 +41,12 @@ class Simulated:
     examine
         In the place of `right`: ``examine(run, x)`` says where the ranks of a run disagree, and
         what is wrong.
+    called
+        Makes of the program's function the one that ranks call, if it takes other arguments.
+    strict
+        Whether what goes wrong only sometimes ends the visitor's run; the judge's it always ends.
+    sparing
+        Whether an edited program may make no more calls than the reference.
     """
 
     right: Callable[[Any], Any] | None = None
@@ -48,28 +54,32 @@ class Simulated:
     ranks: int = 4
     tried: Sequence[int] = (2, 3, 4)
     examine: Callable[[spmd.Run, Any], Examined] | None = None
+    called: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    strict: bool = True
+    sparing: bool = True
 
     def run(self, program: Program) -> Outcome:
         """Run the program as the visitor meets it."""
-        return self._on(program, self.ranks)
+        return self._on(program, self.ranks, self.strict)
 
     def problem(self, program: Program, fixed: Program) -> str | None:
         """Say what is still wrong, and with how many ranks."""
         for n in sorted(self.tried, key=lambda n: n != self.ranks):
-            outcome, least = self._on(program, n), self._on(fixed, n)
+            outcome = self._on(program, n)
             said = outcome.hangs or outcome.disagree or outcome.wrong
-            if not said and outcome.calls > least.calls:
-                said = f"it is right, with {outcome.calls} calls; {least.calls} are enough"
+            if not said and self.sparing and outcome.calls > (least := self._on(fixed, n).calls):
+                said = f"it is right, with {outcome.calls} calls; {least} are enough"
             if said:
                 return f"with {count(n, 'rank')}: {said}"
         return None
 
-    def _on(self, program: Program, ranks: int) -> Outcome:
+    def _on(self, program: Program, ranks: int, strict: bool = True) -> Outcome:
         x = self.data(ranks) if self.data else None
         printed = io.StringIO()
         try:
             with contextlib.redirect_stdout(printed):
-                run = spmd.run(program.entry, x, ranks, seconds=_SECONDS)
+                fn = self.called(program.entry) if self.called else program.entry
+                run = spmd.run(fn, x, ranks, strict=strict, seconds=_SECONDS)
         except Exception as error:  # noqa: BLE001 - what a visitor's code raises is an outcome
             return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
         disagree, wrong = self._examined(run, x)
@@ -104,4 +114,5 @@ def not_right(got: Any, right: Any) -> str | None:
     """Say what all ranks hold in the place of the right answer."""
     if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
         return None
-    return f"all ranks agree on {got}, and one process with all the data has {right}"
+    with np.printoptions(threshold=8, edgeitems=2):
+        return f"all ranks agree on {got}, and one process with all the data has {right}"
