@@ -45,8 +45,25 @@ OTHER_FIXES = {
         "        total += passing\n        request.wait()\n": "        request.wait()\n"
         "        passing[:] = came\n        total += passing\n",
     },
+    ("whole", "the library's"): {
+        """    total, passing = x.copy(), x
+    for _ in range(comm.size - 1):
+        passing = comm.sendrecv(passing, right, left)
+        total += passing
+    return total
+""": "    return comm.all_reduce(x)\n"
+    },
+    ("benchmark", "the rank that comes last"): {'"max"': '"min"'},
+    ("benchmark", "an all-reduce before"): {
+        "    start =": "    comm.all_reduce(np.zeros(1))\n    start ="
+    },
 }
 CHEATS = {
+    ("benchmark", "no exchange"): (
+        {"comm.sendrecv(x, right, left)": "pass", "    start": "    comm.barrier()\n    start"},
+        "all ranks agree on 0.000 ms",
+    ),
+    ("benchmark", "nothing measured"): ({"return comm.all": "comm.all"}, "disagree"),
     ("sampler", "no training"): ({TRAINS: ""}, "has seen no image"),
     ("sampler", "no step"): (
         {"shuffle=True)": "sampler=DistributedSampler(digits))", "sgd.step()": "pass"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allreduce_edu.lessons.museum.counted import economical, late, measured, timed, vectors
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.simulated import Simulated
 
@@ -107,4 +108,123 @@ def all_reduce(comm, x):
     shows=("the ranks disagree: rank 0 ends with", "rank 1 with"),
 )
 
-EXHIBITS = (REDUCE, REUSED)
+WHOLE = Exhibit(
+    name="whole",
+    wing="wrong",
+    symptom="Our ring gives the right sums, and takes longer with every rank that joins",
+    program="""
+def all_reduce(comm, x):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total, passing = x.copy(), x
+    for _ in range(comm.size - 1):
+        passing = comm.sendrecv(passing, right, left)
+        total += passing
+    return total
+""",
+    stage=Simulated(data=vectors, examine=economical, sparing=False),
+    question="How many times its own data does each of N ranks send here?",
+    choices={
+        "2(N-1)/N times": "That is the ring in chunks: it never comes to 2. Count the arguments "
+        "of `sendrecv`: what travels is whole.",
+        "N-1 times": "Every share goes round whole. In chunks each part is added on its way, and "
+        "only its sum goes round again.",
+        "once": "Its own share once, and then those of all others, which it passes on.",
+    },
+    answer="N-1 times",
+    cause="A ring is not made by its neighbours but by its chunks: sums in N-1 rounds, copies in "
+    "N-1 more, each of a part in N. Whole arrays take N/2 times the bytes, and at two ranks nobody "
+    "sees it. No hash and no sum shows it: count the bytes",
+    fix={
+        """    total, passing = x.copy(), x
+    for _ in range(comm.size - 1):
+        passing = comm.sendrecv(passing, right, left)
+        total += passing
+    return total
+""": """    n, r = comm.size, comm.rank
+    size = len(x) // n  # n divides it
+    chunks = [x[c * size : (c + 1) * size] for c in range(n)]
+    for k in range(n - 1):
+        chunks[(r - k - 1) % n] += comm.sendrecv(chunks[(r - k) % n], right, left)
+    for k in range(n - 1):
+        chunks[(r - k) % n][:] = comm.sendrecv(chunks[(r - k + 1) % n], right, left)
+    return x
+""",
+    },
+    tried={
+        "half the digits on the wire": {
+            "sendrecv(passing,": 'sendrecv(passing.astype("f2"),',
+        },
+        "everything to rank 0 and back": {
+            """    total, passing = x.copy(), x
+    for _ in range(comm.size - 1):
+        passing = comm.sendrecv(passing, right, left)
+        total += passing
+    return total
+""": """    if comm.rank > 0:
+        comm.send(x, 0)
+        return comm.recv(0)
+    for rank in range(1, comm.size):
+        x += comm.recv(rank)
+    for rank in range(1, comm.size):
+        comm.send(x, rank)
+    return x
+""",
+        },
+    },
+    reports=(
+        Report("pytorch/gloo#222", "the ring without chunks puts more bytes on the wire"),
+        Report("b4rtaz/distributed-llama#69", "whole vectors to one and back; asks for a ring"),
+    ),
+    shows=("the sums are right", "144 bytes for 48 bytes of numbers: 2 times the 72"),
+)
+
+BENCHMARK = Exhibit(
+    name="benchmark",
+    wing="wrong",
+    symptom="The exchange takes 50 ms in our benchmark; the vendor's tool measures 1 ms",
+    program="""
+import numpy as np
+
+def benchmark(comm, load, clock):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = load()
+    start = clock()
+    comm.sendrecv(x, right, left)
+    seconds = np.array([clock() - start])
+    return comm.all_reduce(seconds, "max")  # the slowest rank counts
+""",
+    stage=Simulated(data=late, called=timed, examine=measured, sparing=False),
+    question="The ranks measure 50, 1, 50 and 1 ms. Which of them is slow?",
+    choices={
+        "rank 0 or rank 2: they take longest": "They take longest because they wait, for the one "
+        "between them, which is not there yet.",
+        "rank 1: it comes last and waits for nobody": "Who waits in an exchange is early. The "
+        "late one finds the others ready and measures the link.",
+        "none, the link is": "The link takes the same time for all: what rank 1 and rank 3 "
+        "measure. The rest is no message.",
+    },
+    answer="rank 1: it comes last and waits for nobody",
+    cause="Without a barrier before the clock starts, a rank measures how long it waited for the "
+    "others. A benchmark lets all begin together; in a profile the shortest bar points at the "
+    "slow rank",
+    fix={"    x = load()\n": "    x = load()\n    comm.barrier()\n"},
+    tried={
+        "a barrier after the exchange": {
+            "    seconds =": "    comm.barrier()\n    seconds =",
+        },
+        "the mean of ten": {
+            "    comm.sendrecv(x, right, left)\n    seconds = np.array([clock() - start])": "    "
+            "for _ in range(10):\n        comm.sendrecv(x, right, left)\n"
+            "    seconds = np.array([(clock() - start) / 10])",
+        },
+        "the mean of all ranks": {'"max")  # the slowest rank counts': '"avg")'},
+    },
+    reports=(
+        Report("bigscience-workshop/bigscience#64", "a benchmark that got its barrier later"),
+        Report("xdit-project/xDiT#772", "each rank's time by itself, with ranks that start apart"),
+        Report("NVIDIA/Fuser#4968", "a straggler in the times of all others"),
+    ),
+    shows=("between the first rank that began and the last lie 49 ms",),
+)
+
+EXHIBITS = (REDUCE, REUSED, WHOLE, BENCHMARK)
