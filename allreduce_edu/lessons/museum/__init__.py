@@ -55,8 +55,4 @@ _KINDS = (
     syncing,
     data,
 )
-museum = Museum(
-    (
-        *messages.EXHIBITS,
-    )
-)
+museum = Museum((*messages.EXHIBITS,))
