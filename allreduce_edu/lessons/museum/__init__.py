@@ -54,5 +54,6 @@ _KINDS = (
     wrapping,
     syncing,
     data,
+    messages,
 )
-museum = Museum((*messages.EXHIBITS,))
+museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))
