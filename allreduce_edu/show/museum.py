@@ -17,10 +17,10 @@ import ipywidgets
 import traitlets
 
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
+from allreduce_edu.engine.spmd.logs import how_to_read
 from allreduce_edu.lessons.checks import Verdict, wrong
 from allreduce_edu.lessons.museum import WINGS, Exhibit, Outcome, museum
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.told import told
 from allreduce_edu.show import paint
 from allreduce_edu.show.predict import STATIC, Predict
 from allreduce_edu.show.tape import Tape
@@ -32,6 +32,16 @@ _WORDS = {
     "barrier connection closed reset by peer collective crash error",
     "disagree": "replicas ranks differ diverge hash checkpoint desync parameters",
     "wrong": "silent loss accuracy metric slow worse converge same hash bug",
+}
+# How to get what a tool prints, where it is not there by itself.
+ASKED = {
+    "desync report": "`TORCH_NCCL_DESYNC_DEBUG=1`",
+    "flight recorder": "`TORCH_FR_BUFFER_SIZE=2000` before the start, and the analyzer over the "
+    "dumps of all ranks",
+    "monitored barrier": "`dist.monitored_barrier(wait_all_ranks=True)` in front of the collective "
+    "that hangs, in a gloo group",
+    "fingerprint": "`TORCH_DISTRIBUTED_DEBUG=DETAIL`; with plain collectives only, for with DDP on "
+    "gloo some versions crash",
 }
 _COUNTS = {2: "two", 3: "three", 4: "four", 8: "eight"}
 _OPEN = {"ok": False, "text": ""}
@@ -237,8 +247,15 @@ def seen(outcome: Outcome) -> dict[str, Any]:
     pictures = [Waits(error).svg()] if isinstance(error, Deadlock) else []
     if isinstance(error, Deadlock | Mismatch) and any(state.calls for state in error.states):
         pictures.append(Tape(error).svg())
-    tools = [{"tool": t.tool, "text": t.text, "read": t.read} for t in told(error)]
-    return {"text": repr(outcome), "pictures": pictures, "told": tools}
+    return {"text": repr(outcome), "pictures": pictures, "told": told(outcome)}
+
+
+def told(outcome: Outcome) -> list[dict[str, str]]:
+    """Return what each tool, or each real rank, prints; how to get it, and how to read it."""
+    return [
+        {"tool": tool, "text": text, "ask": ASKED.get(tool, ""), "read": how_to_read(text)}
+        for tool, text in outcome.told_by().items()
+    ]
 
 
 def words(exhibit: Exhibit) -> str:

@@ -107,9 +107,11 @@ function catalogue(model) {
 }
 
 function tools(told) {
-  const each = told.map(({ tool, text, read }) => make("details", {},
-    make("summary", { ...KEYS }, tool), make("div", { class: "printed" }, text), marked("p", {}, read)));
-  return make("div", { class: "tools" }, make("h4", {}, "The same in the words of the real tools"), ...each);
+  const each = told.map(({ tool, text, ask, read }) => make("details", {},
+    make("summary", { ...KEYS }, tool), make("div", { class: "printed" }, text),
+    ...(read ? [marked("p", {}, `How to read it: ${read}`)] : []),
+    ...(ask ? [marked("p", { class: "soft" }, `How to ask for it: ${ask}.`)] : [])));
+  return make("div", { class: "tools" }, make("h4", {}, "What real logs and tools say of it"), ...each);
 }
 
 /** What became of the program, below its words: pictures, and what the real tools would print. */
