@@ -65,6 +65,7 @@ _HOME = {
     "show.trace": ("Trace",),
     "show.board": ("Board",),
     "show.player": ("Player",),
+    "show.checklist": ("Checklist",),
     "show.museum": ("Visit", "take"),
     "show.tape": ("Tape",),
     "show.waits": ("Waits",),
