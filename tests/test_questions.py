@@ -1,9 +1,15 @@
 import pytest
 
 from allreduce_edu import Predict
-from allreduce_edu.lessons import questions
+from allreduce_edu.lessons import faults, questions
 
-ALL = {name: value for name, value in vars(questions).items() if name.isupper()}
+ALL = {
+    name: value
+    for each in (questions, faults)
+    for name, value in vars(each).items()
+    if name.isupper()
+}
+ALL["who is slow"] = faults.who_is_slow([1.01, 0.01, 1.01, 1.01])
 
 
 @pytest.mark.parametrize("name", ALL)
