@@ -57,8 +57,28 @@ OTHER_FIXES = {
     ("benchmark", "an all-reduce before"): {
         "    start =": "    comm.all_reduce(np.zeros(1))\n    start ="
     },
+    ("strided", "copies that go on"): {
+        "table[:, 0], table[:, 1]": "table[:, 0].clone(), table[:, 1].contiguous()"
+    },
+    ("strided", "one row for each number"): {"table[:, 0], table[:, 1]": "table.T.contiguous()"},
+    ("dtypes", "floats of Python"): {"sum(scores), len": "float(sum(scores)), len"},
+    ("dtypes", "converted before"): {"len(scores)]))": "len(scores)])).double()"},
+    ("spike", "gather and decide"): {
+        """    op = dist.ReduceOp.SUM
+    if norms.max() > 5000:
+        op = dist.ReduceOp.MAX
+    dist.all_reduce(norms, op)
+    return norms
+""": """    import torch
+    every = [torch.empty_like(norms) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, norms)
+    every = torch.stack(every)
+    return every.amax(0) if every.max() > 5000 else every.sum(0)
+"""
+    },
 }
 CHEATS = {
+    ("spike", "always the largest"): ({"ReduceOp.SUM": "ReduceOp.MAX"}, "has [111.1 222.2"),
     ("benchmark", "no exchange"): (
         {"comm.sendrecv(x, right, left)": "pass", "    start": "    comm.barrier()\n    start"},
         "all ranks agree on 0.000 ms",

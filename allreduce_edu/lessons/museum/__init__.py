@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from allreduce_edu.engine.check import unknown
 from allreduce_edu.lessons.museum import (
+    buffers,
     data,
     gradients,
     messages,
@@ -55,5 +56,6 @@ _KINDS = (
     syncing,
     data,
     messages,
+    buffers,
 )
 museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))

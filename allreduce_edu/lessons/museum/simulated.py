@@ -107,12 +107,14 @@ def differing(results: Sequence[Any]) -> str | None:
     if not others:
         return None
     rank = others[0]
-    return f"the ranks disagree: rank 0 ends with {results[0]}, rank {rank} with {results[rank]}"
+    with np.printoptions(threshold=8, edgeitems=3, linewidth=200):
+        held = f"rank 0 ends with {results[0]}, rank {rank} with {results[rank]}"
+    return f"the ranks disagree: {held}"
 
 
 def not_right(got: Any, right: Any) -> str | None:
     """Say what all ranks hold in the place of the right answer."""
     if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
         return None
-    with np.printoptions(threshold=8, edgeitems=2):
+    with np.printoptions(threshold=8, edgeitems=3, linewidth=200):
         return f"all ranks agree on {got}, and one process with all the data has {right}"
