@@ -312,7 +312,13 @@ def other_groups(comm, x):
     comm.group([0, 1] if comm.rank < 2 else [2, 3])
 
 
+def other_line(comm, x):
+    comm.all_reduce(x[:1]) if comm.rank == 2 else None
+    comm.all_reduce(x)
+
+
 UNFIT = [
+    (other_line, "these are different lines of the program, that only met because each is"),
     (other_shape, "the shapes differ. Is it the last batch"),
     (other_dtype, "the dtypes differ."),
     (other_operator, "every rank must ask for the same operation"),

@@ -13,6 +13,7 @@ from allreduce_edu.engine.spmd.words import ranks_text, verb
 
 if TYPE_CHECKING:
     from allreduce_edu.engine.spmd.hang import Hang
+    from allreduce_edu.engine.spmd.sites import Site
     from allreduce_edu.engine.spmd.states import Part, State
 
 
@@ -67,7 +68,8 @@ def _missing(hang: Hang) -> Iterator[str]:
             yield (
                 f"{ranks_text(gone)} {verb(gone, 'has', 'have')} returned and "
                 f"{verb(gone, 'does', 'do')} not call {s.part.name} number {s.part.number}. Is the "
-                "call inside an `if` or a `try`, or do the ranks have different numbers of steps?"
+                "call inside an `if` or a `try`, or does a rank leave a loop sooner (fewer "
+                "batches, a `break`)?"
             )
 
 
@@ -150,14 +152,19 @@ def _in_collectives(hang: Hang) -> list[State]:
     return [s for s in hang.states if s.status == "waits" and s.part]
 
 
-def mismatch_clue(parts: Sequence[Part]) -> str:
+def mismatch_clue(parts: Sequence[Part], sites: Iterable[Site]) -> str:
     """Return what to look at first if the parts of one collective do not fit together."""
+    if parts[0].name == "group":
+        return (
+            "every rank must make every group, with the same members and in the same order, also "
+            "those that it will not be in."
+        )
+    if len({(site.name, site.line) for site in sites}) > 1:
+        return (
+            "these are different lines of the program, that only met because each is collective "
+            f"number {parts[0].number} of its rank. Who makes a call more than the others, or less?"
+        )
     if len({part.what for part in parts}) > 1:
-        if parts[0].name == "group":
-            return (
-                "every rank must make every group, with the same members and in the same order, "
-                "also those that it will not be in."
-            )
         return "every rank must ask for the same operation, to or from the same root."
     if len({part.kind and part.kind[1] for part in parts}) > 1:
         return (

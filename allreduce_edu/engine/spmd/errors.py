@@ -165,7 +165,8 @@ def _mismatch(requests: Sequence[Posted]) -> str:
         for (what, site), who in sorted(places.items(), key=lambda item: item[0][0] != usual)
     ]
     first = requests[0]
-    look = textwrap.fill(f"Look first: {mismatch_clue([part_of(q) for q in requests])}", WIDTH)
+    clue = mismatch_clue([part_of(q) for q in requests], [q.site for q in requests])
+    look = textwrap.fill(f"Look first: {clue}", WIDTH)
     return (
         f"{first.call}, number {first.number}: {ranks_text(odd)} "
         f"{verb(odd, 'asks', 'ask')} for something else.\n\n"

@@ -23,19 +23,24 @@ _READINGS = {
     r"Received data size doesn't match|EnforceNotMet": "More bytes came than this rank had made "
     "room for: another rank's array is longer, or of another dtype, or is of another call. The "
     "process is aborted, and no `except` sees it.",
-    r"lagging|Timeout at collective": "The ranks that finished a lower number and did not join "
-    "the next are the ones to look at; those that joined and did not finish only wait for them.",
+    r"lagging|Timeout at collective": "Who finished a lower number and did not join the next is "
+    "missing; the others only wait. If all have joined the same number, compare what they have "
+    "started: it is not the same call.",
     r"Not all ranks joining|Collective sequence number": "The missing ranks, or the culprits, "
     "are the ones to look at; the stack is that of a rank that waits. Which of two different "
     "calls is right, the tool cannot know.",
     r"Watchdog caught collective": "Compare SeqNum and OpType of this line in the logs of all "
     "ranks: the rank with the smallest number, or with no such line at all, is the one that is "
-    "behind.",
-    r"Timed out waiting": "Who says so is where it should be, and waits. It names neither the "
-    "call nor the rank that is missing: look for the rank that does not say so.",
+    "behind; with equal numbers, it is the one with another OpType.",
+    r"Timed out waiting": "Who says so has waited, and need not be at fault. It names neither "
+    "the call nor the rank that is missing: ask of each rank in which line it is, and first of "
+    "the one that does not say so.",
     r"(closed|reset) by peer|pair closure|process exited": "A consequence: another rank has "
     "died or given up. Look for the rank whose log ends without this line; with several, for "
     "the earliest time.",
+    r"connectFullMesh": "The ranks of a group did not find each other: an address cannot be "
+    "reached, or the ranks do not agree which group this is. Does every rank make every group, in "
+    "one order?",
     r"^\(nothing|^\(no message": "No line will tell you. TORCH_DISTRIBUTED_DEBUG=DETAIL "
     "compares shapes and dtypes before each call; for a difference in the operator only the "
     "program's text helps.",

@@ -221,7 +221,8 @@ def gloo_mismatch(mismatch: Mismatch) -> str:
     """
     kinds = {rank: part.kind for rank, part in mismatch.parts.items() if part.kind}
     if not kinds:
-        return ""
+        groups = any(part.name == "group" for part in mismatch.parts.values())
+        return "Gloo connectFullMesh failed with [...] Connect timeout" if groups else ""
     sizes = {rank: _nbytes(kind) for rank, kind in kinds.items()}
     if len(set(sizes.values())) == 1:
         return "(nothing: it reads the bytes as they come, and goes on with wrong numbers)"
@@ -270,8 +271,13 @@ def _nbytes(kind: Kind) -> int:
 
 
 def _in_progress(states: Iterable[State]) -> dict[int, Part]:
-    """Return the collectives of all ranks in which somebody is stuck, by rank."""
-    return {s.rank: s.part for s in states if s.part and s.part.group == 0}
+    """Return the collectives of all ranks in which somebody is stuck, by rank.
+
+    To make a group is none for these tools: torch does it through its store.
+    """
+    return {
+        s.rank: s.part for s in states if s.part and s.part.group == 0 and s.part.name != "group"
+    }
 
 
 def _op(name: str) -> str:
