@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from allreduce_edu.engine.check import unknown
 from allreduce_edu.lessons.museum import (
     buffers,
+    alone,
     data,
     gradients,
     messages,
@@ -51,6 +52,7 @@ class Museum(Mapping[str, Exhibit]):
 
 _KINDS = (
     skipped,
+    alone,
     gradients,
     wrapping,
     syncing,

@@ -46,7 +46,9 @@ class Simulated:
     strict
         Whether what goes wrong only sometimes ends the visitor's run; the judge's it always ends.
     sparing
-        Whether an edited program may make no more calls than the reference.
+        Whether the number of calls of an edited program counts.
+    most
+        How many times as many calls as the reference it may make then.
     """
 
     right: Callable[[Any], Any] | None = None
@@ -57,6 +59,7 @@ class Simulated:
     called: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
     strict: bool = True
     sparing: bool = True
+    most: float = 1.0
 
     def run(self, program: Program) -> Outcome:
         """Run the program as the visitor meets it."""
@@ -67,11 +70,16 @@ class Simulated:
         for n in sorted(self.tried, key=lambda n: n != self.ranks):
             outcome = self._on(program, n)
             said = outcome.hangs or outcome.disagree or outcome.wrong
-            if not said and self.sparing and outcome.calls > (least := self._on(fixed, n).calls):
-                said = f"it is right, with {outcome.calls} calls; {least} are enough"
+            if not said and self.sparing:
+                said = self._too_many(outcome.calls, self._on(fixed, n).calls)
             if said:
                 return f"with {count(n, 'rank')}: {said}"
         return None
+
+    def _too_many(self, calls: int, enough: int) -> str | None:
+        if calls <= self.most * enough:
+            return None
+        return f"it is right, with {calls} calls; {enough} are enough"
 
     def _on(self, program: Program, ranks: int, strict: bool = True) -> Outcome:
         x = self.data(ranks) if self.data else None
