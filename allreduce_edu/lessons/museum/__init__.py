@@ -10,6 +10,7 @@ from allreduce_edu.lessons.museum import (
     alone,
     data,
     gradients,
+    leaving,
     messages,
     skipped,
     syncing,
@@ -53,6 +54,7 @@ class Museum(Mapping[str, Exhibit]):
 _KINDS = (
     skipped,
     alone,
+    leaving,
     gradients,
     wrapping,
     syncing,
