@@ -1,0 +1,218 @@
+"""The wing "it hangs": real ranks hang at the same lines, and several right fixes are taken."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from allreduce_edu import Pool, museum, spmd
+from allreduce_edu.engine.spmd.logs import how_to_read
+from allreduce_edu.lessons.museum.exhibit import Program
+from allreduce_edu.lessons.museum.simulated import Simulated
+
+SIMULATED = [
+    exhibit
+    for exhibit in museum.values()
+    if exhibit.wing == "hangs" and isinstance(exhibit.stage, Simulated)
+]
+ON_GLOO = ("skip", "validate", "swallowed", "sends", "order")
+SECONDS = 1.5  # of a call that hangs, if the machine is not busy
+
+
+def ident(value):
+    return getattr(value, "name", value)
+
+
+@pytest.mark.parametrize("exhibit", SIMULATED, ids=ident)
+def test_what_the_tools_print_can_be_read(exhibit):
+    outcome = exhibit.run()
+    assert isinstance(outcome.error, (spmd.Deadlock, spmd.Mismatch))
+    said = outcome.told_by()
+    assert "gloo" in said
+    for text in said.values():
+        assert how_to_read(text), text
+
+
+@pytest.mark.parametrize("exhibit", SIMULATED, ids=ident)
+def test_the_same_program_hangs_in_the_same_way_every_time(exhibit):
+    assert len({exhibit.run().hangs for _ in range(5)}) == 1
+
+
+@pytest.fixture(scope="module")
+def four():
+    pytest.importorskip("torch", reason="real ranks need torch")
+    with Pool(4, backend="gloo") as pool:
+        yield pool
+
+
+def hang_on(pool, exhibit):
+    """Return the hang of real ranks; on a busy machine they may need longer until all wait."""
+    program = Program(exhibit.source).entry
+    x = exhibit.stage.data(4)
+    for seconds in (SECONDS, 5 * SECONDS, 20 * SECONDS):
+        with pytest.raises((spmd.Deadlock, RuntimeError)) as info:
+            pool.spmd(program, x, timeout=seconds)
+        if isinstance(info.value, spmd.Deadlock):
+            return info.value.hang
+    raise AssertionError(f"{exhibit.name} is not found to hang: {info.value}")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo there is not promised")
+@pytest.mark.parametrize("name", ON_GLOO)
+def test_real_ranks_hang_at_the_same_lines(four, name, capsys):
+    exhibit = museum[name]
+    simulated, real = exhibit.run().error.hang, hang_on(four, exhibit)
+    assert real.text == simulated.text
+    assert real.edges == simulated.edges
+
+
+# ------------------------------------------------------------------ other right fixes
+
+OTHER_FIXES = {
+    "count on all ranks, sum once": (
+        "uneven",
+        {
+            "        total += comm.all_reduce(batch.sum(keepdims=True))\n": "        total += "
+            "batch.sum()\n",
+            "    return total": "    return comm.all_reduce(total)",
+        },
+    ),
+    "ask in each step whether anybody has data": (
+        "uneven",
+        {
+            "    for start in range(0, len(samples), 2):\n": "    steps = comm.all_gather("
+            "np.array([-(-len(samples) // 2)]))\n"
+            "    for start in range(0, 2 * int(max(steps)[0]), 2):\n",
+        },
+    ),
+    "the barrier on all ranks": (
+        "barrier",
+        {
+            "            comm.barrier()  # wait until": "        comm.barrier()  # wait until",
+        },
+    ),
+    "rank 0 gathers and validates alone": (
+        "validate",
+        {
+            "    comm.all_reduce(both)  # of all ranks\n": "",
+            "        if comm.rank == 0:  # one": "        hits_of = comm.gather(np.resize("
+            "np.r_[hits, np.full(9, np.nan)], 9))\n"
+            "        if comm.rank == 0:  # one",
+            "accuracy(comm, hits)\n            print": "accuracy(comm, np.concatenate([h[~np."
+            "isnan(h)] for h in hits_of]))\n            print",
+        },
+    ),
+    "without the barrier, on all ranks": (
+        "validate",
+        {
+            "        if comm.rank == 0:  # one rank is enough to validate\n"
+            "            metric = accuracy(comm, hits)\n"
+            '            print(f"epoch {epoch}: {metric:.3f}")\n'
+            "        comm.barrier()  # until rank 0 has validated\n": "        metric = accuracy("
+            "comm, hits)\n",
+        },
+    ),
+    "gather on the root": (
+        "save",
+        {
+            "    return np.concatenate(comm.all_gather(shard))": "    parts = comm.gather(shard)\n"
+            "    return None if parts is None else np.concatenate(parts)",
+            "    if comm.rank == 0:  # as everybody knows, one rank saves\n"
+            '        print("saving ...")\n'
+            "        return whole_state(comm, shard)  # goes to the disk\n"
+            "    return None\n": "    return whole_state(comm, shard)\n",
+        },
+    ),
+    "agree on a flag": (
+        "nan",
+        {
+            "        if np.isnan(loss):  # it makes no sense to go on\n": "        bad = comm."
+            'all_reduce(np.array([float(np.isnan(loss))]), "max")\n'
+            "        if bad:\n",
+        },
+    ),
+    "decide on the root and tell": (
+        "best",
+        {
+            "        if total < best:": "        better = comm.broadcast(np.array([float(total < "
+            "best)]))\n        if better:",
+        },
+    ),
+    "the collective in the handler too": (
+        "swallowed",
+        {
+            '            print("skipped a bad line:", error)\n': "            total += comm."
+            "all_reduce(np.zeros(1))\n",
+        },
+    ),
+    "an order that is written down": (
+        "order",
+        {
+            "in metrics.items():": 'in [(k, metrics[k]) for k in ("score", "loss")]:',
+        },
+    ),
+    "the lengths first": (
+        "ragged",
+        {
+            "        found += comm.all_gather(batch)\n": "        counts = comm.all_gather(np."
+            "array([len(batch)]))\n"
+            "        full = np.zeros(int(max(counts)[0]))\n"
+            "        full[: len(batch)] = batch\n"
+            "        found += [g[: int(c[0])] for g, c in zip(comm.all_gather(full), counts)]\n",
+        },
+    ),
+    "no groups at all": (
+        "pairs",
+        {
+            "    if comm.rank < 2:  # each pair shares a machine\n"
+            "        machine = comm.group([0, 1])\n"
+            "    else:\n"
+            "        machine = comm.group(range(2, comm.size))\n"
+            '    machine.all_reduce(x, "avg")  # first within the machine\n': "",
+        },
+    ),
+    "columns first for all": (
+        "mesh",
+        {"    if (i + j) % 2:  # half": "    if True:  # half"},
+    ),
+    "every second rank receives first": (
+        "sends",
+        {
+            "        comm.send(passed, right)  # my neighbour takes it when it can\n"
+            "        passed = comm.recv(left)\n": "        if comm.rank % 2:\n"
+            "            came = comm.recv(left)\n"
+            "            comm.send(passed, right)\n"
+            "        else:\n"
+            "            comm.send(passed, right)\n"
+            "            came = comm.recv(left)\n"
+            "        passed = came\n",
+        },
+    ),
+    "isend, and wait": (
+        "sends",
+        {
+            "        comm.send(passed, right)  # my neighbour takes it when it can\n"
+            "        passed = comm.recv(left)\n": "        sent = comm.isend(passed, right)\n"
+            "        passed = comm.recv(left)\n"
+            "        sent.wait()\n",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "edits"), OTHER_FIXES.values(), ids=OTHER_FIXES)
+def test_other_right_fixes_are_taken(name, edits):
+    verdict = museum[name].check(museum[name].edited(edits))
+    assert verdict.ok, verdict
+
+
+CHEATS = {"return zeros": "return np.zeros(1)", "return nothing": "return None"}
+
+
+@pytest.mark.parametrize("exhibit", SIMULATED, ids=ident)
+@pytest.mark.parametrize("what", CHEATS.values(), ids=CHEATS)
+def test_taking_the_work_away_is_no_fix(exhibit, what):
+    head = Program(exhibit.source).entry.__code__.co_varnames[:2]
+    cheat = f"import numpy as np\n\ndef train({', '.join(head)}):\n    {what}\n"
+    assert not exhibit.check(cheat).ok
