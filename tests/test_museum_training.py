@@ -49,13 +49,42 @@ HIDDEN = {
     "unwrapped": {
         "every rank does everything": (
             {"[rank::ranks]), labels[rank::ranks]": "), labels"},
-            "0 went through the model on no rank, and 192 once more",
+            "examples went through the model 192 times too often",
         ),
         "nobody trains": ({"    loss.backward()\n": ""}, "has no gradient"),
         "nobody steps": (
             {"policy(images": "ddp(images", "    sgd.step()\n": ""},
             "not those of one plain SGD step",
         ),
+    },
+}
+_WEIGHT = "(wanted != -100).sum() * ranks / (targets != -100).sum()"
+RIGHT |= {
+    "tokens": {
+        "counted in the whole batch": {"    loss.backward()": f"    (loss * {_WEIGHT}).backward()"},
+        "the sum over the mean count": {
+            "wanted.flatten())": 'wanted.flatten(), reduction="sum")',
+            "    loss.backward()": "    (loss / (targets != -100).sum() * ranks).backward()",
+        },
+    },
+    "short": {
+        "the sum over all images": {"y) / len(parts))": 'y, reduction="sum") / len(wanted))'},
+        "parts of one size": {"mine.split(6), wanted.split(6)": "mine.split(4), wanted.split(4)"},
+    },
+    "hook": {
+        "the mean after the sum": {"return future.value()[0]": "return future.value()[0] / 4"},
+        "an op that averages": {"async_op=True": "op=dist.ReduceOp.AVG, async_op=True"},
+        "the loss divided": {
+            "labels[rank::ranks]).backward()": "labels[rank::ranks]).div(ranks).backward()"
+        },
+        "no hook": {"    ddp.register_comm_hook([], timed)\n": ""},
+    },
+    "clipped": {
+        "torch's own": {
+            "        p.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))": "        pass",
+            "    sgd.step()": "    from torch.nn.utils import clip_grad_value_\n"
+            "    clip_grad_value_(ddp.parameters(), 0.01)\n    sgd.step()",
+        },
     },
 }
 CASES = [(name, how) for name in RIGHT for how in RIGHT[name]]

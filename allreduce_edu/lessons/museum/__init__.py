@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from allreduce_edu.engine.check import unknown
 from allreduce_edu.lessons.museum import (
-    buffers,
     alone,
+    averages,
+    buffers,
     data,
     gradients,
     groups,
@@ -62,6 +63,7 @@ _KINDS = (
     gradients,
     wrapping,
     syncing,
+    averages,
     data,
     messages,
     buffers,

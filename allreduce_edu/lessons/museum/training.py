@@ -99,10 +99,12 @@ class Trained:
             return f"`{seen.names[int(missing.argmax())]}` has no gradient, on any rank"
         used = _used(seen.rows, self._rows(batch))
         if said := vectors.another(seen.gradient, vectors.gradient(alone), seen.names, {}):
-            return f"{said}. {used}" if used else said
+            if not used and "another gradient" in said:
+                used = "each example went through the model once, so ask how much each counts"
+            return f"{said}: {used}" if used else said
         torch.optim.SGD(alone.parameters(), lr=RATE).step()
         said = seen.another_step(vectors.weights(alone))
-        return said or (f"the step is right, but it does too much. {used}" if used else None)
+        return said or (f"the step is right, but it does too much: {used}" if used else None)
 
     def _rows(self, batch: tuple[Any, ...]) -> list[bytes]:
         """Return the rows that one process puts through the model."""
@@ -213,12 +215,12 @@ def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
     dist.all_gather_object(by_rank, mine)
     used, whole = Counter(row for rows in by_rank for row in rows), Counter(batch)
     missing, surplus = (whole - used).total(), (used - whole).total()
-    if not missing and not surplus:
-        return None
-    return (
-        f"Of {whole.total()} examples of the batch {missing} went through the model on no rank, "
-        f"and {surplus} once more than they should"
-    )
+    told = []
+    if missing:
+        told.append(f"of {len(batch)} examples {missing} went through the model on no rank")
+    if surplus:
+        told.append(f"examples went through the model {surplus} times too often")
+    return ", and ".join(told) or None
 
 
 def _state(model: Any) -> tuple[list[str], Any]:
