@@ -76,8 +76,39 @@ OTHER_FIXES = {
     return every.amax(0) if every.max() > 5000 else every.sum(0)
 """
     },
+    ("padding", "all of it on every rank"): {", sampler=share": ""},
+    ("padding", "a subset"): {
+        "(test, batch_size=32, sampler=share)": "(torch.utils.data.Subset(test, "
+        "range(dist.get_rank(), len(test), dist.get_world_size())), 64)"
+    },
+    ("log", "the mean"): {"all_reduce(total)": "all_reduce(total, dist.ReduceOp.AVG)"},
+    ("log", "divide each share"): {"loss.detach()": "loss.detach() / ranks"},
+    ("in_place", "log after the step"): {
+        '    print(f"loss {log(loss):.2f}")\n': "",
+        "    sgd.step()\n": '    sgd.step()\n    print(f"loss {log(loss):.2f}")\n',
+    },
+    ("in_place", "another name for the mean"): {
+        "    loss /= dist.get_world_size()": "    loss = loss / dist.get_world_size()"
+    },
+    ("meter", "reduce before it is added"): {
+        "        total += loss\n": "        total += comm.all_reduce(np.array([loss]))\n",
+        "        comm.all_reduce(total)  # over all ranks\n": "",
+    },
+    ("meter", "the mean of what is equal already"): {
+        "all_reduce(total)": 'all_reduce(total, "avg")',
+        "(step * comm.size)": "step",
+    },
+    ("overflow", "floats"): {
+        "zeros(2, np.uint8)": "zeros(2, np.float32)",
+    },
 }
 CHEATS = {
+    ("padding", "a constant"): (
+        {"    return float(seen[0] / seen[1])": "    return 313 / 357"},
+        "343",
+    ),
+    ("log", "no step"): ({"    sgd.step()\n": ""}, "after the step"),
+    ("overflow", "a constant"): ({"seen[0] / seen[1]": "0.5"}, "all ranks agree on 0.5"),
     ("spike", "always the largest"): ({"ReduceOp.SUM": "ReduceOp.MAX"}, "has [111.1 222.2"),
     ("benchmark", "no exchange"): (
         {"comm.sendrecv(x, right, left)": "pass", "    start": "    comm.barrier()\n    start"},

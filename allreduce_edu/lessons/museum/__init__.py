@@ -14,6 +14,7 @@ from allreduce_edu.lessons.museum import (
     groups,
     leaving,
     messages,
+    metrics,
     orders,
     skipped,
     syncing,
@@ -67,5 +68,6 @@ _KINDS = (
     data,
     messages,
     buffers,
+    metrics,
 )
 museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))

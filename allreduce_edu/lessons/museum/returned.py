@@ -8,8 +8,18 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine.verify import place_values
+from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
+from allreduce_edu.lessons.museum.seen import alone, in_order
 from allreduce_edu.lessons.museum.simulated import differing, not_right
+from allreduce_edu.lessons.museum.training import (
+    BATCH,
+    Trained,
+    digits_batch,
+    digits_model,
+    mean_loss,
+    trained,
+)
 
 
 def gathered(mine: Any) -> list[Any]:
@@ -78,3 +88,88 @@ def _spike(program: Callable[..., Any], who: int | None) -> Examined:
     norms = norms / 10 if who is None else np.roll(norms, who + 1 - ranks, 0)
     got = gathered(program(torch.from_numpy(norms[rank].copy())))
     return _compared(got, norms.sum(0) if who is None else norms.max(0))
+
+
+def evaluated(program: Callable[..., Any]) -> Examined:
+    """Call ``program(model, test)``: numbers of images that the ranks do not divide."""
+    return _first([_evaluation(program, images) for images in (357, 343)])
+
+
+def _evaluation(program: Callable[..., Any], images: int) -> Examined:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    from allreduce_edu.data import digits
+
+    data, model = digits(), alone(in_order(40, 64)).eval()
+    x, y = torch.from_numpy(data.x_test[:images]), torch.from_numpy(data.y_test[:images])
+    right = float((model(x).argmax(1) == y).double().mean())
+    rows: list[int] = []
+    model.register_forward_pre_hook(lambda _, given: rows.append(len(given[0])))
+    with torch.no_grad():
+        got = gathered(program(model, TensorDataset(x, y)))
+    read = sum(gathered(sum(rows)))
+    disagree, wrong = _compared(got, right)
+    if wrong and isinstance(got[0], float) and read != images:
+        wrong = (
+            f"all ranks agree on {got[0]:.4f}, and have read {read} images together; there are "
+            f"{images}, and one process reads {right:.4f} of them right"
+        )
+    return disagree, wrong
+
+
+def logged(program: Callable[..., Any]) -> Examined:
+    """Call ``program(model, images, labels)``, which makes a step and returns the loss."""
+    told: list[Any] = []
+    found = trained(lambda *given: told.append(program(*given)))
+    if any(found):
+        return found
+    import torch.distributed as dist
+
+    right = mean_loss(digits_model(), *digits_batch(dist.get_world_size())).item()
+    got = gathered(told[0])
+    disagree, wrong = _compared(got, right)
+    if wrong and isinstance(got[0], float) and abs(got[0] / right - 1) > 0.1:
+        wrong += f": {got[0] / right:.3g} times as much. The step itself is right"
+    return disagree, wrong
+
+
+def contrasted(program: Callable[..., Any]) -> Examined:
+    """Call ``program(model, left, right)``: one step on pairs, each image against all others."""
+    import torch.distributed as dist
+
+    held: list[Any] = []
+
+    def keeping(model: Any, *views: Any) -> None:
+        program(model, *views)
+        held.append(vectors.gradient(model))
+
+    disagree, wrong = Trained(batch=_views, loss=_contrast)(keeping)
+    ranks = dist.get_world_size()
+    if wrong and np.allclose(held[0], _apart(ranks), rtol=0, atol=1e-6):
+        wrong += (
+            f". It is the mean of {ranks} gradients, each of {BATCH} pairs: one process tells "
+            f"each image from {BATCH * ranks - 1} others, a rank from {BATCH - 1}"
+        )
+    return disagree, wrong
+
+
+def _apart(ranks: int) -> Any:
+    """Return the mean of the gradients of every rank's own pairs."""
+    views, model = _views(ranks), digits_model()
+    for rank in range(ranks):
+        (_contrast(model, *(view[rank::ranks] for view in views)) / ranks).backward()
+    return vectors.gradient(model)
+
+
+def _views(ranks: int) -> tuple[Any, Any]:
+    images = digits_batch(ranks)[0]
+    return images, images.roll(1, 1)
+
+
+def _contrast(model: Any, left: Any, right: Any) -> Any:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    scores = model(left) @ model(right).T
+    return cross_entropy(scores, torch.arange(len(scores)))

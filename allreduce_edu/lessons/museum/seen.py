@@ -112,13 +112,13 @@ def _environment(rank: int, ranks: int) -> None:
 # --------------------------------------------------------------- one process, with all the data
 
 
-def _alone(steps: Sequence[Step]) -> tuple[Any, float]:
-    """Train one process on these batches; return its weights and its accuracy."""
+def alone(steps: Sequence[Step]) -> Any:
+    """Return a model that one process has trained on these batches."""
     import torch
     from torch.nn.functional import cross_entropy
 
     from allreduce_edu.data import digits
-    from allreduce_edu.realdist.train import accuracy, make_model
+    from allreduce_edu.realdist.train import make_model
 
     data, model = digits(), make_model()
     sgd = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -127,7 +127,7 @@ def _alone(steps: Sequence[Step]) -> tuple[Any, float]:
         sgd.zero_grad()
         cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
         sgd.step()
-    return vectors.weights(model), accuracy(model)
+    return model
 
 
 def _images() -> int:
@@ -141,12 +141,15 @@ def _images() -> int:
 
 def _alike(seen: Seen) -> str | None:
     """Say that all ranks train on the same batches, and whose weights they end with."""
+    from allreduce_edu.realdist.train import accuracy
+
     first = [sorted(step) for step in seen.steps[0]]
     if any([sorted(step) for step in steps] != first for steps in seen.steps[1:]):
         return None
     ranks, steps, each = len(seen.steps), len(first), len(first[0])
-    alone, right = _alone(seen.steps[0])[0], _alone(_in_order(steps, ranks * each))[1]
-    what = "bit for bit, on the weights" if (alone == seen.weights[0]).all() else "on the batches"
+    same = (vectors.weights(alone(seen.steps[0])) == seen.weights[0]).all()
+    what = "bit for bit, on the weights" if same else "on the batches"
+    right = accuracy(alone(in_order(steps, ranks * each)))
     return (
         f"all ranks agree, {what} of one rank that trains alone: in each of the {steps} steps "
         f"they all see the same {each} images. It reads {seen.accuracy:.3f} of the test "
@@ -155,7 +158,7 @@ def _alike(seen: Seen) -> str | None:
     )
 
 
-def _in_order(steps: int, size: int) -> list[Step]:
+def in_order(steps: int, size: int) -> list[Step]:
     """Return batches that go through the images in order, again and again."""
     places = np.arange(steps * size) % _images()
     return [part.tolist() for part in places.reshape(steps, size)]
@@ -221,7 +224,9 @@ def _sets(steps: Sequence[Sequence[Step]]) -> list[set[int]]:
 
 def _untrained(seen: Seen) -> str | None:
     """Say that the model has not learned what one process learns from these batches."""
-    right = _alone(seen.together)[1]
+    from allreduce_edu.realdist.train import accuracy
+
+    right = accuracy(alone(seen.together))
     if seen.accuracy > right - 0.1:
         return None
     return (
