@@ -101,6 +101,11 @@ OTHER_FIXES = {
     ("overflow", "floats"): {
         "zeros(2, np.uint8)": "zeros(2, np.float32)",
     },
+    ("negatives", "a gather that gradients go through"): {
+        "    scores = a @ b.T": "    import torch.distributed.nn.functional as together\n"
+        "    b = torch.cat(list(together.all_gather(b.contiguous())))\n    scores = a @ b.T",
+        "torch.arange(len(scores))": "torch.arange(len(a)) + rank * len(a)",
+    },
 }
 CHEATS = {
     ("padding", "a constant"): (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
+from allreduce_edu.lessons.museum.returned import contrasted
 from allreduce_edu.lessons.museum.seen import afresh, once
+from allreduce_edu.lessons.museum.training import HEAD
 
 _HEAD = """
 import torch
@@ -201,4 +203,70 @@ def train(model, digits):
     shows=("718 of 1,437 images are seen by no rank", "ranks 0 and 2 both see 360 of the 360"),
 )
 
-EXHIBITS = (SAMPLER, EPOCH, SHUFFLED, LOCAL_RANK)
+NEGATIVES = Exhibit(
+    name="negatives",
+    wing="wrong",
+    symptom="A contrastive model trained on 4 x 16 pairs is no better than one trained on 16",
+    program="\nimport torch\n"
+    + HEAD.lstrip()
+    + """
+def train(model, left, right):  # two views of each image
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)
+    both = ddp(torch.cat([left[rank::ranks], right[rank::ranks]]))
+    a, b = both.chunk(2)
+    scores = a @ b.T  # each image against all others
+    loss = cross_entropy(scores, torch.arange(len(scores)))
+    loss.backward()
+    sgd.step()
+""",
+    stage=Real(contrasted, sparing=False),
+    question="64 pairs on four ranks. Against how many others is each image told apart?",
+    choices={
+        "63": "So it is in one process. Here `scores` has 16 columns: those of the rank's own "
+        "images.",
+        "15": "The loss is a mean of four losses, and each of them knows its own 16 images. That "
+        "is an easier task than one among 64.",
+        "60": "DDP averages what the ranks have learned. It does not show them each other's "
+        "images.",
+    },
+    answer="15",
+    cause="DDP gives the gradient of the *mean of the ranks' losses*. It is that of the big batch "
+    "only where each example has a loss of its own; here, and in a BatchNorm, examples meet. "
+    "Gather the embeddings, with their gradients",
+    fix={
+        "    a, b = both.chunk(2)\n": """    every = [torch.empty_like(both) for _ in range(ranks)]
+    dist.all_gather(every, both.detach())
+    every[rank] = both  # the part that this rank's backward goes through
+    a, b = (half.flatten(0, 1) for half in torch.stack(every).chunk(2, 1))
+""",
+        "    loss.backward()": "    (loss * ranks).backward()  # parts are summed, DDP averages",
+    },
+    tried={
+        "gather without gradients": {
+            "    a, b = both.chunk(2)\n": """    a, b = both.chunk(2)
+    every = [torch.empty_like(b) for _ in range(ranks)]
+    dist.all_gather(every, b.detach().contiguous())
+    every = every[rank:] + every[:rank]  # its own first
+    b = torch.cat(every)
+""",
+            "torch.arange(len(scores))": "torch.arange(len(a))",
+        },
+        "gather, and let DDP average": {
+            "    a, b = both.chunk(2)\n": """    every = list(torch.empty(ranks, *both.shape))
+    dist.all_gather(every, both.detach())
+    every[rank] = both
+    a, b = (half.flatten(0, 1) for half in torch.stack(every).chunk(2, 1))
+""",
+        },
+        "a loss times N": {"    loss.backward()": "    (loss * ranks).backward()"},
+    },
+    reports=(
+        Report("facebookresearch/vissl#474", "how a batch over many GPUs has its negatives"),
+        Report("texttron/tevatron#30", "why the loss is scaled by N after gathering"),
+        Report("PANXiao1994/mRASP2#11", "a contrastive loss within each GPU's batch"),
+    ),
+    shows=("all ranks agree, on another gradient", "from 63 others, a rank from 15"),
+)
+
+EXHIBITS = (SAMPLER, EPOCH, SHUFFLED, LOCAL_RANK, NEGATIVES)
