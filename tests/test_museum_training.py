@@ -87,6 +87,56 @@ RIGHT |= {
         },
     },
 }
+RIGHT |= {
+    "start": {
+        "the mean of all weights": {
+            "    sgd = SGD": "    for p in model.parameters():\n        dist.all_reduce(p.data)\n"
+            "        p.data /= ranks\n    sgd = SGD",
+        },
+        "one seed before building": {
+            "import torch.d": "import torch\nimport torch.d",
+            "    sgd = SGD": "    torch.manual_seed(0)\n    model[0].reset_parameters()\n"
+            "    model[2].reset_parameters()\n    sgd = SGD",
+        },
+        "DDP in the place of the loop": {
+            "import torch.d": "from torch.nn.parallel import DistributedDataParallel\n"
+            "import torch.d",
+            "    sgd = SGD": "    ddp = DistributedDataParallel(model)\n    sgd = SGD",
+            "cross_entropy(model(": "cross_entropy(ddp(",
+            "        dist.all_reduce(p.grad)\n        p.grad /= ranks": "        pass",
+        },
+    },
+    "loaded": {
+        "every rank loads": {"    if rank == 0:  #": "    if True:  #"},
+        "broadcast after loading": {
+            "    loss = cross": "    for p in model.parameters():\n"
+            "        dist.broadcast(p.data, 0)\n    loss = cross",
+        },
+    },
+    "replaced": {
+        "wrapped again": {
+            "    loss = cross": "    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)\n"
+            "    loss = cross",
+        },
+    },
+    "statistics": {
+        "through the wrapper": {
+            "    model.eval()": "    ddp.eval()",
+            "cross_entropy(model(images)": "cross_entropy(ddp(images)",
+        },
+        "their mean": {
+            "    model.eval()": "    for buffer in (model[1].running_mean, model[1].running_var):\n"
+            "        dist.all_reduce(buffer)\n        buffer /= ranks\n    model.eval()",
+        },
+    },
+    "swapped": {
+        "sorted": {"in tasks[rank:] + tasks[:rank]:": "in sorted(tasks[rank:] + tasks[:rank]):"},
+        "rank 0's order": {
+            "    for task in tasks[rank:] + tasks[:rank]:": "    tasks = tasks[rank:] + "
+            "tasks[:rank]\n    dist.broadcast_object_list(tasks, 0)\n    for task in tasks:",
+        },
+    },
+}
 CASES = [(name, how) for name in RIGHT for how in RIGHT[name]]
 HIDES = [(name, how) for name in HIDDEN for how in HIDDEN[name]]
 

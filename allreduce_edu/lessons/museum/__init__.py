@@ -17,6 +17,7 @@ from allreduce_edu.lessons.museum import (
     metrics,
     orders,
     skipped,
+    state,
     syncing,
     wrapping,
 )
@@ -64,6 +65,7 @@ _KINDS = (
     gradients,
     wrapping,
     syncing,
+    state,
     averages,
     data,
     messages,

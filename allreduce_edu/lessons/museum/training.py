@@ -21,6 +21,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
 """  # of the programs
+Entries = dict[str, Any]  # by name of the parameter or buffer
+
 RATE = 0.1  # of the plain SGD step that every program makes
 BATCH = 16  # images per rank
 
@@ -89,40 +91,34 @@ class Trained:
         """Say in what way the step is not that of one process."""
         import torch
 
-        if self.begin and (said := seen.another_start(self.begin())):
-            return said
-        alone = seen.at_start()
-        self.loss(alone, *batch).backward()
+        if self.begin and (where := _apart(weights(seen.start), weights(self.begin()))):
+            return f"all ranks begin with other weights than they should, most of all in `{where}`"
+        one = Seen(alone := seen.start.train())
+        with one.watching():
+            self.loss(alone, *batch).backward()
         if self.after:
             self.after(alone)
-        if (missing := np.isnan(seen.gradient)).any():
-            return f"`{seen.names[int(missing.argmax())]}` has no gradient, on any rank"
-        used = _used(seen.rows, self._rows(batch))
-        if said := vectors.another(seen.gradient, vectors.gradient(alone), seen.names, {}):
+        used = _used(seen.rows, one.rows)
+        if said := _another(seen.gradient, gradients(alone)):
             if not used and "another gradient" in said:
                 used = "each example went through the model once, so ask how much each counts"
             return f"{said}: {used}" if used else said
         torch.optim.SGD(alone.parameters(), lr=RATE).step()
-        said = seen.another_step(vectors.weights(alone))
-        return said or (f"the step is right, but it does too much: {used}" if used else None)
-
-    def _rows(self, batch: tuple[Any, ...]) -> list[bytes]:
-        """Return the rows that one process puts through the model."""
-        alone = self.model()
-        counted = Seen(alone)
-        with counted.watching():
-            self.loss(alone, *batch)
-        return counted.rows
+        if where := _apart(weights(seen.model), weights(alone)):
+            return (
+                "all ranks agree on the right gradient, and after the step on weights that are "
+                f"not those of one plain SGD step with lr={RATE}, most of all in `{where}`"
+            )
+        return f"the step is right, but it does too much: {used}" if used else None
 
 
 class Seen:
     """What a rank's program did to its model: how it began, its first gradient, its end."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.fresh = model, copy.deepcopy(model)
-        self.names = vectors.owners(model)
-        self.start: Any = None
-        self.gradient: Any = None
+        self.model = model
+        self.start: Any = None  # a copy, as it was before its first forward
+        self.gradient: Entries = {}
         self.rows: list[bytes] = []
         self.sent = 0  # all-reduces between the first forward and the step
         self._calls: list[str] = []
@@ -154,7 +150,7 @@ class Seen:
 
     def _begin(self) -> None:
         if self.start is None:
-            self.start = copy.deepcopy(self.model.state_dict())
+            self.start = copy.deepcopy(self.model)
             self.sent = -len(self._calls)
 
     def _forward(self, module: Any, inputs: Any) -> None:
@@ -167,44 +163,71 @@ class Seen:
                 self.rows += [row.tobytes() for row in rows.numpy()]
 
     def _step(self, *_: object) -> None:
-        if self.gradient is None:
-            self.gradient = vectors.gradient(self.model)
+        if not self.gradient:
+            self.gradient = gradients(self.model)
             self.sent += len(self._calls)
-
-    def at_start(self) -> Any:
-        """Return a model as this one was before its first forward."""
-        model = copy.deepcopy(self.fresh)
-        model.load_state_dict(self.start)
-        return model.train()
 
     def disagreement(self) -> str | None:
         """Say where the ranks hold other bits: at the start, in their gradients, at the end."""
-        start = _gathered(vectors.weights(self.at_start()))
-        if said := vectors.disagreement(start, self.names, "weights"):
+        if said := _differing(weights(self.start), "weights"):
             return f"before the first step {said}"
-        if said := vectors.disagreement(_gathered(self.gradient), self.names):
+        if said := _differing(self.gradient, "gradients"):
             return said if self.sent else f"{said}; no all-reduce ran between forward and step"
-        names, state = _state(self.model)
-        return vectors.disagreement(_gathered(state), names, "weights or buffers")
+        return _differing(dict(self.model.state_dict()), "weights or buffers")
 
-    def another_start(self, right: Any) -> str | None:
-        """Say that all ranks began with other weights than they should."""
-        mine, wanted = vectors.weights(self.at_start()), vectors.weights(right)
-        if not (differs := vectors.different(mine, wanted)).size:
-            return None
-        where = self.names[int(differs[0])]
-        return f"all ranks begin with weights that are not those to begin with, first in `{where}`"
 
-    def another_step(self, right: Any) -> str | None:
-        """Say that the gradient is right, and the weights after the step are not."""
-        mine = vectors.weights(self.model)
-        if abs(mine - right).max() <= vectors.NEAR * abs(right).max():
-            return None
-        where = self.names[int(abs(mine - right).argmax())]
-        return (
-            "all ranks agree on the right gradient, and after the step on weights that are not "
-            f"those of one plain SGD step with lr={RATE}; they differ most in `{where}`"
-        )
+def weights(model: Any) -> Entries:
+    """Return all parameters by name."""
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def gradients(model: Any) -> Entries:
+    """Return all gradients by name, of NaN where a parameter has none."""
+    import torch
+
+    pairs = ((name, p, p.grad) for name, p in model.named_parameters())
+    return {n: torch.full_like(p, torch.nan) if g is None else g.clone() for n, p, g in pairs}
+
+
+def _flat(entries: Entries, names: list[str]) -> tuple[Any, list[str]]:
+    """Return the entries of these names as one vector, and the name of each of its places."""
+    import torch
+
+    values = [entries[name].detach().float().reshape(-1) for name in names]
+    owners = [name for name, value in zip(names, values, strict=True) for _ in value]
+    return torch.cat(values).numpy(), owners
+
+
+def _differing(mine: Entries, what: str) -> str | None:
+    """Say which ranks hold other bits under the same name, and where."""
+    import torch
+    import torch.distributed as dist
+
+    names: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(names, list(mine))  # ranks may have registered them in another order
+    for rank, there in enumerate(names):
+        if lone := sorted(set(names[0]) ^ set(there)):
+            return f"only one of ranks 0 and {rank} has `{lone[0]}`"
+    vector, owners = _flat(mine, names[0])
+    held = torch.from_numpy(vector)
+    every = [torch.empty_like(held) for _ in names]
+    dist.all_gather(every, held)
+    return vectors.disagreement([each.numpy() for each in every], owners, what)
+
+
+def _another(mine: Entries, right: Entries) -> str | None:
+    """Say how the gradient of all ranks differs from that of one process."""
+    (a, names), (b, _) = _flat(mine, list(right)), _flat(right, list(right))
+    if (missing := np.isnan(a)).any():
+        return f"`{names[int(missing.argmax())]}` has no gradient, on any rank"
+    return vectors.another(a, b, names, {})
+
+
+def _apart(mine: Entries, right: Entries) -> str | None:
+    """Return the name of the entry that is not near to what it should be, if there is one."""
+    (a, names), (b, _) = _flat(mine, list(right)), _flat(right, list(right))
+    gap = abs(a - b)
+    return names[int(gap.argmax())] if gap.max() > vectors.NEAR * abs(b).max() else None
 
 
 def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
@@ -221,25 +244,6 @@ def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
     if surplus:
         told.append(f"examples went through the model {surplus} times too often")
     return ", and ".join(told) or None
-
-
-def _state(model: Any) -> tuple[list[str], Any]:
-    """Return all weights and buffers as one vector, and the name that each entry belongs to."""
-    import torch
-
-    state = model.state_dict().items()
-    names = [name for name, value in state for _ in range(value.numel())]
-    return names, torch.cat([value.float().reshape(-1) for _, value in state]).numpy()
-
-
-def _gathered(mine: Any) -> list[Any]:
-    import torch
-    import torch.distributed as dist
-
-    held = torch.from_numpy(mine)
-    every = [torch.empty_like(held) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, held)
-    return [each.numpy() for each in every]
 
 
 trained = Trained()

@@ -160,4 +160,56 @@ def train(model, images, labels):
     shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
 )
 
-EXHIBITS = (UNWRAPPED, TEMPORARY, PARALLEL)
+REPLACED = Exhibit(
+    name="replaced",
+    wing="disagree",
+    symptom="Fine-tuned for new classes, every rank calls them differently, and none learns",
+    program=HEAD.replace("from torch.nn.f", "from torch import nn\nfrom torch.nn.f")
+    + """
+def train(model, images, labels):
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)
+    model[2] = nn.Linear(32, 10)  # a head for the new classes
+    loss = cross_entropy(ddp(images[rank::ranks]), labels[rank::ranks])
+    loss.backward()
+    sgd.step()
+""",
+    stage=Real(trained, sparing=False),
+    question="The new layer is in the model that DDP wraps. Who knows of its weights?",
+    choices={
+        "DDP and the optimizer: it is in their model": "Neither asks the model again. Both have "
+        "made a list of its parameters, and the old ones are on it.",
+        "the forward alone": "It runs what is in the model now. The lists of DDP and of the "
+        "optimizer are older.",
+        "DDP, which looks at the model in each forward": "It looks at buffers there. Its hooks "
+        "hang on the parameters of the day on which it was made.",
+    },
+    answer="the forward alone",
+    cause="DDP and the optimizer hold parameters, not a model. One that is exchanged later is not "
+    "broadcast, not averaged and not stepped. Build the model to its end, then wrap it, then make "
+    "the optimizer",
+    fix={
+        "    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)\n"
+        "    model[2] = nn.Linear(32, 10)  # a head for the new classes\n": "    model[2] = "
+        "nn.Linear(32, 10)  # a head for the new classes\n"
+        "    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)\n",
+    },
+    tried={
+        "equal weights to begin with": {
+            "    loss = cross": "    for p in model.parameters():\n"
+            "        dist.broadcast(p.data, 0)\n    loss = cross",
+        },
+        "only the optimizer made later": {
+            "    ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)": "    ddp = DDP(model)",
+            "    loss = cross": "    sgd = SGD(model.parameters(), lr=0.1)\n    loss = cross",
+        },
+        "find_unused_parameters": {"DDP(model)": "DDP(model, find_unused_parameters=True)"},
+    },
+    reports=(
+        Report("pytorch/pytorch#12603", "a weight exchanged after wrapping is never averaged"),
+        Report("openvinotoolkit/nncf#327", "a new parameter that the optimizer does not hold"),
+    ),
+    shows=("before the first step ranks 0 and 1 hold different weights", "first in `2.weight`"),
+)
+
+EXHIBITS = (UNWRAPPED, TEMPORARY, PARALLEL, REPLACED)
