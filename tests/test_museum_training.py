@@ -12,6 +12,20 @@ _BY_HAND = {
 """
 }
 RIGHT = {
+    "twice": {
+        "multiplied back": {"    loss.backward()": "    (loss * ranks).backward()"},
+        "the sum over all images": {
+            "labels[rank::ranks])": 'labels[rank::ranks], reduction="sum")',
+            "loss / ranks  #": "loss * ranks / len(images)  #",
+        },
+    },
+    "thawed": {
+        "wrapped again": {"    loss = cross": "    ddp = DDP(model)\n    loss = cross"},
+        "the head averaged by hand": {
+            "    loss.backward()\n": "    loss.backward()\n    for p in head.parameters():\n"
+            "        dist.all_reduce(p.grad)\n        p.grad /= ranks\n",
+        },
+    },
     "unwrapped": {"averaged by hand": _BY_HAND},
     "temporary": {
         "kept by a name": {

@@ -20,7 +20,7 @@ def train(model, images, labels):
     loss.backward()
     sgd.step()
 """,
-    stage=Real(trained),
+    stage=Real(trained, sparing=False),
     question="All ranks hold the same bits. `.grad` is how long, beside one process's?",
     choices={
         "as long": "So it would be without the line that divides: DDP has divided already.",
@@ -60,7 +60,7 @@ def train(model, images, labels):
     loss.backward()
     SGD(model.parameters(), lr=0.1).step()
 """,
-    stage=Real(trained),
+    stage=Real(trained, sparing=False),
     question="Which parameters does DDP keep equal?",
     choices={
         "all that have a gradient after backward()": "DDP asks once, when it wraps the model.",
