@@ -63,6 +63,10 @@ OTHER_FIXES = {
     ("strided", "one row for each number"): {"table[:, 0], table[:, 1]": "table.T.contiguous()"},
     ("dtypes", "floats of Python"): {"sum(scores), len": "float(sum(scores)), len"},
     ("dtypes", "converted before"): {"len(scores)]))": "len(scores)])).double()"},
+    ("spike", "the largest tells"): {
+        "    if norms": "    largest = norms.clone()\n"
+        "    dist.all_reduce(largest, dist.ReduceOp.MAX)\n    if largest",
+    },
     ("spike", "gather and decide"): {
         """    op = dist.ReduceOp.SUM
     if norms.max() > 5000:
@@ -84,8 +88,8 @@ OTHER_FIXES = {
     ("log", "the mean"): {"all_reduce(total)": "all_reduce(total, dist.ReduceOp.AVG)"},
     ("log", "divide each share"): {"loss.detach()": "loss.detach() / ranks"},
     ("in_place", "log after the step"): {
-        '    print(f"loss {log(loss):.2f}")\n': "",
-        "    sgd.step()\n": '    sgd.step()\n    print(f"loss {log(loss):.2f}")\n',
+        "    shown = log(loss)\n": "",
+        "    return shown": "    return log(loss)",
     },
     ("in_place", "another name for the mean"): {
         "    loss /= dist.get_world_size()": "    loss = loss / dist.get_world_size()"
@@ -112,8 +116,19 @@ CHEATS = {
         {"    return float(seen[0] / seen[1])": "    return 313 / 357"},
         "343",
     ),
+    ("in_place", "no log"): (
+        {"    shown = log(loss)\n": "    shown = 0.0\n"},
+        "all ranks agree on 0",
+    ),
+    ("dtypes", "a constant"): (
+        {"float(total[0] / total[1])": "0.8125"},
+        "all ranks agree on 0.8125",
+    ),
     ("log", "no step"): ({"    sgd.step()\n": ""}, "after the step"),
-    ("overflow", "a constant"): ({"seen[0] / seen[1]": "0.5"}, "all ranks agree on 0.5"),
+    ("overflow", "a constant"): (
+        {"seen[0] / seen[1]": "8 / 9"},
+        "with 2 ranks: all ranks agree on 0.8888",
+    ),
     ("spike", "always the largest"): ({"ReduceOp.SUM": "ReduceOp.MAX"}, "has [111.1 222.2"),
     ("benchmark", "no exchange"): (
         {"comm.sendrecv(x, right, left)": "pass", "    start": "    comm.barrier()\n    start"},

@@ -119,7 +119,7 @@ def norms_of_all(norms):
     dist.all_reduce(norms, op)
     return norms
 """,
-    stage=Real(spikes),
+    stage=Real(spikes, sparing=False),
     question="Rank 1 has a spike. What do the four ranks call?",
     choices={
         "all of them MAX": "Each asks its own numbers, and three see no spike.",

@@ -65,13 +65,16 @@ def _table(rank: int) -> Any:
 
 
 def means(program: Callable[..., Any]) -> Examined:
-    """Call ``program(scores)``: a list of numbers, on one rank whole ones."""
+    """Call ``program(scores)``: lists of numbers, which on one rank are whole ones."""
+    return _first([_mean(program, half, whole) for half, whole in ((0.5, 2), (0.25, 0))])
+
+
+def _mean(program: Callable[..., Any], half: float, whole: int) -> Examined:
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    scores = [[1, 1] if each == 2 else [0.5, 1.0] for each in range(ranks)]
-    got = gathered(program(scores[rank]))
-    return _compared(got, float(np.concatenate(scores).mean()))
+    scores = [[1, 1] if each == whole else [half, 1.0] for each in range(ranks)]
+    return _compared(gathered(program(scores[rank])), float(np.concatenate(scores).mean()))
 
 
 def spikes(program: Callable[..., Any]) -> Examined:

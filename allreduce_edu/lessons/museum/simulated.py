@@ -125,4 +125,5 @@ def not_right(got: Any, right: Any) -> str | None:
     if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
         return None
     with np.printoptions(threshold=8, edgeitems=3, linewidth=200):
-        return f"all ranks agree on {got}, and one process with all the data has {right}"
+        held, wanted = (f"{x:.8g}" if isinstance(x, float) else f"{x}" for x in (got, right))
+    return f"all ranks agree on {held}, and one process with all the data has {wanted}"
