@@ -20,25 +20,23 @@ def answer_by_keyboard(card):
     expect(card.locator(".outcome p").first).not_to_be_empty()
 
 
+def wide_outputs(page):
+    """Return the numbers of the outputs that are wider than the room they have."""
+    outputs = page.locator(".jp-OutputArea-output").all()
+    return [i for i, o in enumerate(outputs) if o.evaluate("o => o.scrollWidth > o.clientWidth")]
+
+
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_it_runs_from_top_to_bottom_and_its_questions_answer(open_notebook, shot, name):
-    notebook = open_notebook(f"notebooks/{name}")
+def test_it_runs_fits_a_narrow_window_and_its_questions_answer(open_notebook, shot, name):
+    notebook = open_notebook(f"notebooks/{name}", width=800)
     notebook.run_all()
+    shot(notebook.page, f"{name}-800")
+    wide = wide_outputs(notebook.page)
+    assert not wide, f"outputs {wide} are wider than the window"
+    notebook.page.set_viewport_size({"width": 1280, "height": 900})
     notebook.unfold()
     shot(notebook.page, f"{name}-light")
     for card in notebook.page.locator(".allreduce-predict").all():
         answer_by_keyboard(card)
     notebook.change_theme("dark")
     shot(notebook.page, f"{name}-dark")
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_nothing_is_wider_than_a_narrow_window(open_notebook, shot, name):
-    notebook = open_notebook(f"notebooks/{name}", width=800)
-    notebook.run_all()
-    outputs = notebook.page.locator(".jp-OutputArea-output")
-    wide = [
-        i for i, o in enumerate(outputs.all()) if o.evaluate("o => o.scrollWidth > o.clientWidth")
-    ]
-    shot(notebook.page, f"{name}-800")
-    assert not wide, f"outputs {wide} are wider than the window"
