@@ -161,3 +161,29 @@ def test_frames_of_an_exception_are_those_python_shows():
     assert [frame.name for frame in found][-2:] == ["answer", "<lambda>"]
     assert "line" in str(found[-1])
     assert str(found[-1]).startswith("test_report.py, ")
+
+
+def test_who_was_waited_for_in_vain_is_told():
+    timed_out = "[buffer.cc:78] Timed out waiting 700ms for recv operation to complete"
+    closed = "[pair.cc:553] Connection closed by peer [127.0.0.1]:4321"
+    fates = [
+        replace(report.raised(0, "RuntimeError", closed, (), f"RuntimeError: {closed}"), late=True),
+        report.raised(1, "RuntimeError", timed_out, (), ""),
+        report.raised(2, "RuntimeError", closed, (), f"RuntimeError: {closed}"),
+        report.busy(3, at(2)),
+    ]
+    last = str(report.failure(fates)).splitlines()[-1]
+    assert last == ("Look first: ranks 0 and 3 came too late for this call, or went elsewhere.")
+    assert "Look first" not in str(report.failure([*fates[1:3]]))
+
+
+def test_advice_is_left_out():
+    said = (
+        "Expected to have finished reduction. You can enable unused parameter detection by (1), "
+        "and by \nmaking sure.\nIf so, list.\nParameter indices which did not receive grad for "
+        "rank 1: 2 3\n In addition, you can set the environment variable TORCH_DISTRIBUTED_DEBUG"
+    )
+    assert report.clean(said) == (
+        "Expected to have finished reduction.\n"
+        "Parameter indices which did not receive grad on this rank: 2 3"
+    )

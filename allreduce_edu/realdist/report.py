@@ -25,6 +25,10 @@ _NOISE = (
     (re.compile(r"\[[\d.:a-fA-F]+\]:\d+"), "[…]"),
     (places.CELL, "<cell>"),
     (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x…"),
+    # DDP's advice, which is longer than what it has to say.
+    (re.compile(r" You can enable unused parameter detection.*?(?=\nParameter)", re.DOTALL), ""),
+    (re.compile(r"did not receive grad for rank \d+:"), "did not receive grad on this rank:"),
+    (re.compile(r"\s*In addition, you can set the environment variable TORCH_DIST.*"), ""),
 )
 _SHOWN = 8  # frames of one stack
 
@@ -90,7 +94,17 @@ def failure(fates: Sequence[Fate]) -> RankError:
         lost = "lost the connection to another rank, a consequence"
         told = [replace(fate, what=lost) if fate.failed else fate for fate in rest]
         lines += ["The others:", *(f"  {line}" for line in _tell(told))]
-    return RankError("\n".join(lines), fates)
+    return RankError("\n".join([*lines, *_look_first(fates)]), fates)
+
+
+def _look_first(fates: Sequence[Fate]) -> list[str]:
+    """Say who was waited for in vain, if ranks gave up waiting: not those that say so."""
+    gave_up = [fate for fate in fates if fate.failed and "Timed out waiting" in fate.what]
+    cut_off = [fate for fate in fates if fate.follows and not fate.late]
+    missing = [fate.rank for fate in fates if fate not in [*gave_up, *cut_off]]
+    if not gave_up or not missing:
+        return []
+    return [f"Look first: {_ranks(missing)} came too late for this call, or went elsewhere."]
 
 
 def past_deadline(fates: Sequence[Fate], seconds: float) -> RankError:

@@ -32,6 +32,9 @@ _READINGS = {
     r"Watchdog caught collective": "Compare SeqNum and OpType of this line in the logs of all "
     "ranks: the rank with the smallest number, or with no such line at all, is the one that is "
     "behind; with equal numbers, it is the one with another OpType.",
+    r"SIGSEGV|SIGKILL|SIGABRT|exitcode *: -": "Here is the cause. A process that ends like this "
+    "writes no traceback: -11 is a crash in native code, -9 mostly the system that ran out of "
+    "memory, -6 a library that gave up.",
     r"Timed out waiting": "Who says so has waited, and need not be at fault. It names neither "
     "the call nor the rank that is missing: ask of each rank in which line it is, and first of "
     "the one that does not say so.",
