@@ -7,7 +7,7 @@ import re
 import pytest
 
 from allreduce_edu import museum
-from allreduce_edu.lessons.museum import WINGS
+from allreduce_edu.lessons.museum import KINDS, WINGS
 from allreduce_edu.lessons.museum.exhibit import Program
 
 EXHIBITS = list(museum.values())
@@ -76,3 +76,8 @@ def test_lines_are_numbered_as_in_the_text():
 def test_a_program_without_a_function_is_told():
     with pytest.raises(ValueError, match="the program must define a function"):
         Program("x = 1").entry  # noqa: B018 - reading it is what fails
+
+
+def test_no_two_exhibits_share_a_name():
+    names = [exhibit.name for kind in KINDS for exhibit in kind.EXHIBITS]
+    assert sorted(names) == sorted(museum)

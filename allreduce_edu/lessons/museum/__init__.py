@@ -19,6 +19,7 @@ from allreduce_edu.lessons.museum import (
     skipped,
     state,
     syncing,
+    unused,
     wrapping,
 )
 from allreduce_edu.lessons.museum.exhibit import INSTRUMENTS, WINGS, Exhibit, Outcome, Report
@@ -56,12 +57,13 @@ class Museum(Mapping[str, Exhibit]):
         return "\n".join(lines)
 
 
-_KINDS = (
+KINDS = (
     skipped,
     alone,
     leaving,
     orders,
     groups,
+    unused,
     gradients,
     wrapping,
     syncing,
@@ -72,4 +74,4 @@ _KINDS = (
     buffers,
     metrics,
 )
-museum = Museum(tuple(exhibit for kind in _KINDS for exhibit in kind.EXHIBITS))
+museum = Museum(tuple(exhibit for kind in KINDS for exhibit in kind.EXHIBITS))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
 from allreduce_edu.engine.spmd.tools import told_by
+from allreduce_edu.engine.spmd.words import ranks_text
 from allreduce_edu.lessons.checks import Verdict, right, wrong
 
 WINGS = {
@@ -108,8 +109,10 @@ class Outcome:
         """
         if isinstance(self.error, (Deadlock, Mismatch)):
             return told_by(self.error)
-        fates = getattr(self.error, "fates", ())
-        return {f"rank {fate.rank}": fate.said for fate in fates if fate.said}
+        said: dict[str, list[int]] = {}
+        for fate in getattr(self.error, "fates", ()):
+            said.setdefault(fate.said, []).append(fate.rank)
+        return {ranks_text(ranks): text for text, ranks in said.items() if text}
 
 
 class Stage(Protocol):
