@@ -139,7 +139,7 @@ def train(model, digits):
         "it must be random": "It is, on each rank, and that is not enough: four hands of cards "
         "from four packs hold some cards twice.",
         "it must be the same on all ranks": "Parts of one order share nothing and leave nothing "
-        "out. Parts of four orders do both.",
+        "out. Parts of four orders share some images and leave some out.",
         "it must differ, or all ranks read the same images": "They read different places of it. "
         "One pack of cards, dealt to four, is what is wanted.",
     },

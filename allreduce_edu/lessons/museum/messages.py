@@ -198,8 +198,9 @@ def benchmark(comm, load, clock):
     choices={
         "rank 0 or rank 2: they take longest": "They take longest because they wait, for the one "
         "between them, which is not there yet.",
-        "rank 1: it comes last and waits for nobody": "Who waits in an exchange is early. The "
-        "late one finds the others ready and measures the link.",
+        "rank 1: it comes last and waits for nobody": "Who waits in an exchange is early: both "
+        "neighbours of rank 1 are. The late one finds them ready and measures the link, and so "
+        "does rank 3, which it does not touch.",
         "none, the link is": "The link takes the same time for all: what rank 1 and rank 3 "
         "measure. The rest is no message.",
     },

@@ -96,7 +96,8 @@ def train(model, images, labels):
     },
     answer="nobody",
     cause="`all_reduce` sums, and a sum of N means is N times the mean. Log a constant, say 1, in "
-    "the same way: if N comes out, so it does with the loss. Nothing in the step may change for it",
+    "the same way: if N comes out, the loss is N times too large as well. Mend the log, not the "
+    "step",
     fix={"total.item()": "total.item() / ranks"},
     tried={
         "divide the loss before backward": {
@@ -193,7 +194,7 @@ def train(comm, losses):
         "each of both steps once": "So it is in step 1. In step 2 `total` is on every rank "
         "already the sum of all, and N ranks bring it.",
         "those of step 1 N times, those of step 2 once": "Each rank brings the sum of step 1, and "
-        "N equal sums are added. In step 3 it is N times N.",
+        "N equal sums are added. After step 3 it is there N times N times.",
         "those of step 2 alone": "`total` is never set back: it carries step 1 along.",
     },
     answer="those of step 1 N times, those of step 2 once",
