@@ -147,6 +147,14 @@ class Tape:
             else _GONE.get(state.status, "is elsewhere")
         )
 
+    def _shortly(self, rank: int) -> str:
+        """Say the same in 22 characters, if numbers are short."""
+        calls = self._states[rank].calls
+        if not calls or calls[-1].done:
+            return self._instead(rank)
+        group, number = calls[-1].part.place
+        return f"in {f'group {group}, ' * bool(group)}number {number}"
+
     def _row_told(self, rank: int) -> str:
         told = []
         for column in self._shown:
@@ -257,7 +265,7 @@ class Tape:
                 keys: Keys = {"x": x, "y": y, "width": _WIDE, "height": _HIGH, "rx": 5}
                 yield tag("rect", look="cell", stroke_opacity=0, **keys)
                 yield tag("rect", look="copy", **keys)
-                text = clip(self._instead(rank).replace("is in ", ""), 22)
+                text = clip(self._shortly(rank), 22)
                 yield say(x + _WIDE / 2, y + 27, text, look="wrong", font_size=11, **_MIDDLE)
 
     def _cell(self, column: Column, rank: int, x: float, y: float) -> Iterator[str]:

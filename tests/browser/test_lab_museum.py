@@ -38,13 +38,19 @@ museum["validate"].check(train)
 
 
 def test_a_symptom_is_found_run_and_mended_by_keyboard(lab, open_notebook, shot):
-    path = lab.write("visit.ipynb", "from allreduce_edu import Visit\n\nVisit()")
+    cells = "from allreduce_edu import Visit, museum, take\n\nVisit()", 'take("skip")'
+    path = lab.write("visit.ipynb", *cells)
     notebook = open_notebook(path, theme="dark", width=800)
     notebook.run_cell(0)
     case, bench = visits_by_keyboard(notebook)
     notebook.unfold()
     shot(case, "museum case dark 800")
     shot(bench, "museum bench dark 800")
+    notebook.run_cell(1)
+    taken = notebook.cell(2)
+    expect(taken).to_contain_text('museum["skip"].check(train)')
+    notebook.run_cell(2)
+    expect(taken).to_contain_text("Not yet: with 4 ranks: ranks 0, 1, 3 wait")
 
 
 def test_09_runs_draws_its_tapes_lets_visitors_in_and_judges(open_notebook, shot):

@@ -6,7 +6,6 @@
 const KEYS = { "data-lm-suppress-shortcuts": "true" };
 const ASKING = "Waiting for the kernel …";
 
-/** Make an element; `text` may mark code with backticks. Never parses HTML. */
 function make(tag, keys = {}, ...inner) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(keys)) node.setAttribute(key, value);
@@ -14,6 +13,7 @@ function make(tag, keys = {}, ...inner) {
   return node;
 }
 
+/** Make an element; `text` may mark code with backticks. Never parses HTML. */
 function marked(tag, keys, text) {
   const node = make(tag, keys);
   text.split("`").forEach((part, i) => part && node.append(i % 2 ? make("code", {}, part) : part));
@@ -141,7 +141,7 @@ function drawCase(model, root) {
       run.setAttribute("aria-disabled", model.get("busy") !== "");
     }),
     follow(model, ["outcome"], () => {
-      said.textContent = model.get("outcome").text;
+      said.replaceChildren(...marked("div", {}, model.get("outcome").text).childNodes);
       shown.replaceChildren(...outcome(model.get("outcome")));
     }),
   ];
@@ -186,7 +186,7 @@ function verdict({ ok, text }) {
   if (!text) return [];
   const mark = make("span", { class: "mark", "aria-hidden": "true" }, ok ? "✓" : "✗");
   const lead = make("strong", {}, ok ? "Right: " : "Not yet: ");
-  return [make("div", { class: `verdict ${ok ? "right" : "other"}` }, mark, make("div", { class: "why" }, lead, text))];
+  return [make("div", { class: `verdict ${ok ? "right" : "other"}` }, mark, make("div", { class: "why" }, lead, ...marked("div", {}, text).childNodes))];
 }
 
 const CHANGE = { "+": "added", "-": "taken out", " ": "kept" };
