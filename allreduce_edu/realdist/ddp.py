@@ -104,21 +104,23 @@ class Watch:
         _state: None,
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
-        """Average a bucket as DDP does on its own: times 1/N, then the sum."""
         mine, index = bucket.buffer(), bucket.index()
         names = tuple(self._names[id(p)] for p in bucket.parameters())
         self._note("start", names=names, bucket=index, size=mine.nbytes, held=fingerprint([mine]))
-        mine.mul_(1 / dist.get_world_size())
 
         def done(future: Any) -> Tensor:
             total: Tensor = future.value()[0]
             self._note("done", names=names, bucket=index, held=fingerprint([total]))
             return total
 
-        averaged: torch.futures.Future[Tensor] = (
-            dist.all_reduce(mine, async_op=True).get_future().then(done)
-        )
+        averaged: torch.futures.Future[Tensor] = _average(mine).get_future().then(done)
         return averaged
+
+
+def _average(bucket: Tensor) -> Any:
+    """Begin to average a bucket as DDP does on its own: times 1/N, then the sum."""
+    bucket.mul_(1 / dist.get_world_size())
+    return dist.all_reduce(bucket, async_op=True)
 
 
 def watched_backwards(steps: int = 2, **how: Any) -> list[list[Event]]:
@@ -148,7 +150,11 @@ def watched_backwards(steps: int = 2, **how: Any) -> list[list[Event]]:
 
 
 class Span(NamedTuple):
-    """From when to when a rank was at something: "compute" or "all-reduce"."""
+    """From when to when a rank was at something: "compute" or "all-reduce".
+
+    An all-reduce starts when DDP hands it over, which is a place in the backward's own order. The
+    backend's thread may take it up much later, on a busy machine after the last computation.
+    """
 
     what: str
     start: float  # seconds since the backward began
@@ -178,6 +184,7 @@ def traced_backward(batch: int = 64, **how: Any) -> list[Span]:
     from torch.profiler import ProfilerActivity, profile, record_function
 
     ddp, x = DistributedDataParallel(eight_layers(), **how), torch.ones(batch, 512)
+    works = _handed_over(ddp)
     for _ in range(2):
         ddp(x).sum().backward()
     loss = ddp(x).sum()
@@ -187,21 +194,41 @@ def traced_backward(batch: int = 64, **how: Any) -> list[Span]:
     dist.barrier()
     with record_function("backward"):
         loss.backward()
+    for work in works:  # gloo lets DDP go on first, and tells the profiler of the end afterwards
+        work.wait()
     with _silently():
         profiler.stop()
     return _spans(profiler.events())  # type: ignore[no-untyped-call]
 
 
+def _handed_over(ddp: DistributedDataParallel) -> list[Any]:
+    """Let `ddp` keep every all-reduce that it hands over from now on, in the list returned."""
+    works: list[Any] = []
+
+    def reduce(
+        _state: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[Tensor]:
+        works.append(_average(bucket.buffer()))
+        averaged: torch.futures.Future[Tensor] = works[-1].get_future().then(lambda f: f.value()[0])
+        return averaged
+
+    ddp.register_comm_hook(None, reduce)
+    return works
+
+
 def _spans(events: Any) -> list[Span]:
-    """Return what the engine of autograd and the backend did, from a profiler's events."""
-    kinds = {"autograd::engine::evaluate_function": "compute", ":all_reduce": "all-reduce"}
+    """Return what autograd computed and what was on its way, from a profiler's events."""
     began = next(e.time_range.start for e in events if e.name == "backward")
-    return [
-        Span(kind, (e.time_range.start - began) / 1e6, (e.time_range.end - began) / 1e6)
-        for e in events
-        for part, kind in kinds.items()
-        if part in e.name and e.time_range.start >= began
-    ]
+
+    def at(part: str) -> list[tuple[float, float]]:
+        times = (e.time_range for e in events if part in e.name)
+        return sorted((t.start - began, t.end - began) for t in times if t.start >= began)
+
+    computed = [("compute", a, b) for a, b in at("autograd::engine::evaluate_function")]
+    handed = zip(at("c10d::allreduce_"), at(":all_reduce"), strict=True)  # taken up in this order
+    sent = [("all-reduce", a, b) for (a, _), (_, b) in handed]
+    return [Span(what, a / 1e6, b / 1e6) for what, a, b in computed + sent]
 
 
 @contextlib.contextmanager

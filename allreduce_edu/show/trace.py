@@ -54,7 +54,7 @@ class Trace:
 
     def __repr__(self) -> str:
         overlap = sum(
-            any(span.start < self._of(rank, "compute")[-1].stop for span in found)
+            any(span.start < self._of(rank, "compute")[-1].start for span in found)
             for rank in self._ranks()
             if (found := self._of(rank, "all-reduce"))
         )
