@@ -8,7 +8,9 @@ import pytest
 
 from allreduce_edu import Pool, museum, spmd
 from allreduce_edu.engine.spmd.logs import how_to_read
+from allreduce_edu.lessons.museum.dying import lengths
 from allreduce_edu.lessons.museum.exhibit import Program
+from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.simulated import Simulated
 
 SIMULATED = [
@@ -49,6 +51,31 @@ def test_real_ranks_are_heard_in_their_own_words():
         assert how_to_read(text), text
     (everybody,) = museum["head"].run().told_by()
     assert everybody == "ranks 0-3"
+
+
+LEAVES = """
+import torch
+import torch.distributed as dist
+
+def train(texts):
+    if dist.get_rank() != 1:
+        dist.all_reduce(torch.zeros(4))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="gloo there is not promised")
+def test_a_real_rank_that_has_left_is_named():
+    pytest.importorskip("torch", reason="real ranks need torch")
+    for seconds in (SECONDS, 5 * SECONDS, 20 * SECONDS):  # more, on a busy machine
+        told = Real(lengths, ranks=3, seconds=seconds).run(Program(LEAVES)).hangs
+        if "Look first" in told:
+            break
+    assert "line 6 of train: dist.all_reduce(torch.zeros(4))" in told
+    last = told.splitlines()[-1]
+    assert last == (
+        "Look first: rank 1 has come to the end of the program. Which call of ranks 0, 2 has it "
+        "left out?"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from allreduce_edu.engine.check import count
+from allreduce_edu.engine.spmd.words import ranks_text, verb
 from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+from allreduce_edu.realdist import places
 from allreduce_edu.realdist.pool import Pool, RankError
 
 Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
@@ -49,7 +51,7 @@ class Real:
             ):
                 found = pool.run(_examined, self.examine, entry)
         except RankError as error:
-            return Outcome(hangs=str(error), printed=printed.getvalue(), error=error)
+            return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
         disagree, wrong, calls = found[0]
         return Outcome(None, disagree, wrong, calls, printed.getvalue())
 
@@ -64,6 +66,20 @@ class Real:
         if outcome.calls > least:
             return f"it is right, with {outcome.calls} collectives on rank 0; {least} are enough"
         return None
+
+
+def _told(error: RankError) -> str:
+    """Return what became of the ranks, and who is through if the others still wait."""
+    waiting = [fate for fate in error.fates if fate.kind == "busy" and places.own(fate.frames)]
+    through = [f.rank for f in error.fates if f.kind == "busy" and f not in waiting]
+    if not waiting or not through or any(fate.failed for fate in error.fates):
+        return str(error)
+    have = verb(through, "has", "have")
+    return (
+        f"{error}\nLook first: {ranks_text(through)} {have} come to the end of the program. Which "
+        f"call of {ranks_text(f.rank for f in waiting)} {have} {verb(through, 'it', 'they')} left "
+        "out?"
+    )
 
 
 def _examined(examine: Examine, program: Callable[..., Any]) -> tuple[str | None, str | None, int]:

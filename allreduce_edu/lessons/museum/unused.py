@@ -154,7 +154,7 @@ def train(model, images, labels):
     },
     reports=(
         Report("pytorch/pytorch#43259", "years of programs that meet this line, and how"),
-        Report("pytorch/torchdynamo#1844", "the same line for models with layers left out"),
+        Report("pytorch/torchdynamo#1844", "the same line, met while many models are compiled"),
     ),
     shows=(
         "Expected to have finished reduction in the prior iteration",
@@ -182,7 +182,7 @@ def train(model, images, labels, known):
         loss.backward()
         sgd.step()
 """,
-    stage=Real(TwoSteps(_some_known, _both_losses), ranks=3, sparing=False),
+    stage=Real(TwoSteps(_some_known, _both_losses), ranks=3, seconds=8, sparing=False),
     question="All ranks run this text. Which line does one of them not run?",
     choices={
         "none, or it would be an error": "A rank whose batch has nothing for the second head "
