@@ -57,6 +57,7 @@ _HOME = {
     "engine.frames": ("frames",),
     "engine.spmd": ("spmd",),
     "lessons.museum": ("museum",),
+    "realdist.compare": ("Replicas", "compare_replicas"),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
     "realdist.parity": ("parity",),
     "realdist.pool": ("PerRank", "Pool", "RankError"),

@@ -45,8 +45,11 @@ AT_THE_TOP = {
 }
 # Modules that are imported only where torch or matplotlib is wanted.
 HEAVY = {
+    "realdist/compare.py": {"torch"},
     "realdist/ddp.py": {"torch"},
+    "realdist/entries.py": {"torch"},
     "realdist/magic.py": {"IPython"},  # whose extension it is
+    "realdist/meeting.py": {"torch"},
     "realdist/scripts.py": {"torch"},
     "realdist/train.py": {"torch"},
     "realdist/train_ddp.py": {"torch"},
@@ -110,6 +113,7 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "not_loaded"),
     [
         ("import allreduce_edu", {"numpy", "torch", "matplotlib", "anywidget", "cloudpickle"}),
+        ("import allreduce_edu.realdist", {"numpy", "torch", "cloudpickle"}),
         ("import allreduce_edu.launcher.commands", {"numpy", "torch", "nbformat"}),
         ("import allreduce_edu.machine, allreduce_edu.clean", {"numpy", "torch", "nbformat"}),
         ("from allreduce_edu import ring, run", {"torch", "matplotlib", "anywidget", "IPython"}),

@@ -1,1 +1,17 @@
-"""Real processes: a pool of ranks inside torch.distributed, which never runs in the kernel."""
+"""Real ranks: processes with torch.distributed, run from a notebook without ever hanging it.
+
+The two instruments for a training script of one's own are at hand here too, and load torch when
+they are asked for.
+"""
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {"compare_replicas": "compare"}
+__all__ = sorted(_HOME)  # noqa: PLE0605 - the table above is the one place that lists them
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
