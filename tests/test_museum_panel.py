@@ -75,8 +75,10 @@ def test_what_does_not_help_is_refused_and_the_fix_brings_the_answer(visit):
     assert not visit.bench.verdict["ok"]
     assert "with 4 ranks" in visit.bench.verdict["text"]
     assert visit.bench.answer == {}
+    assert visit.case.mended == []
     wish(visit.bench, "check", exhibit.fixed)
     assert visit.bench.verdict["ok"]
+    assert visit.case.mended == ["skip"]
     assert visit.bench.answer["cause"] == exhibit.cause
     assert visit.bench.answer["tried"] == list(exhibit.tried)
     assert visit.bench.answer["reports"][0]["where"] == exhibit.reports[0].where

@@ -67,6 +67,7 @@ class Case(_Part):
     symptom = traitlets.Unicode().tag(sync=True)
     program = traitlets.Unicode().tag(sync=True)
     outcome = traitlets.Dict(_NOTHING).tag(sync=True)
+    mended = traitlets.List(traitlets.Unicode()).tag(sync=True)  # names
 
     def __repr__(self) -> str:
         return f"Case: {self.at}"
@@ -152,6 +153,7 @@ class Visit(ipywidgets.VBox):  # type: ignore[misc]
             said = "the program does what it must" if verdict.ok else verdict.why
             self.bench.verdict = {"ok": verdict.ok, "text": said}
             if verdict.ok:
+                self.case.mended = [*dict.fromkeys([*self.case.mended, self.exhibit.name])]
                 self.reveal()
 
     def _judged(self, text: str) -> Verdict:

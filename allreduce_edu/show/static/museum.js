@@ -76,8 +76,9 @@ function catalogue(model) {
     for (const each of symptoms.filter((s) => s.wing === key)) {
       const input = make("input", { type: "radio", name, value: each.name, ...KEYS });
       input.addEventListener("change", () => wish(model, "choose", each.name));
-      const label = make("label", { class: "symptom" }, input, marked("span", {}, each.symptom));
-      inputs.set(each.name, { input, label, each, words: plain(each.words) });
+      const done = make("span", { class: "done" });
+      const label = make("label", { class: "symptom" }, input, marked("span", {}, each.symptom), done);
+      inputs.set(each.name, { input, label, done, each, words: plain(each.words) });
       group.append(label);
     }
     return { key, group };
@@ -103,7 +104,8 @@ function catalogue(model) {
     make("label", {}, make("span", { class: "label" }, "Wing"), wing), count);
   const box = make("div", { class: "symptoms" }, ...groups.map(({ group }) => group));
   const choose = (at) => inputs.forEach(({ input }, key) => (input.checked = key === at));
-  return { node: make("div", { class: "catalogue" }, controls, box), choose };
+  const tick = (names) => names.forEach((name) => (inputs.get(name).done.textContent = "✓ mended"));
+  return { node: make("div", { class: "catalogue" }, controls, box), choose, tick };
 }
 
 function tools(told) {
@@ -140,6 +142,7 @@ function drawCase(model, root) {
       busy.textContent = model.get("busy");
       run.setAttribute("aria-disabled", model.get("busy") !== "");
     }),
+    follow(model, ["mended"], () => shelf?.tick(model.get("mended"))),
     follow(model, ["outcome"], () => {
       said.replaceChildren(...marked("div", {}, model.get("outcome").text).childNodes);
       shown.replaceChildren(...outcome(model.get("outcome")));
@@ -189,12 +192,11 @@ function verdict({ ok, text }) {
   return [make("div", { class: `verdict ${ok ? "right" : "other"}` }, mark, make("div", { class: "why" }, lead, ...marked("div", {}, text).childNodes))];
 }
 
-const CHANGE = { "+": "added", "-": "taken out", " ": "kept" };
+const CHANGE = { "+": "row added", "-": "row taken-out", " ": "row" };
 
 /** The answer: the fix as a difference, the cause, what does not help, who has met it. */
 function answer({ diff, cause, instrument, tried, reports }) {
-  const rows = diff.map((line) => make("span", { class: `row ${CHANGE[line[0]].replace(" ", "-")}`,
-    ...(line[0] === " " ? {} : { "aria-label": `${CHANGE[line[0]]}: ${line.slice(1)}`, role: "text" }) }, `${line}\n`));
+  const rows = diff.map((line) => make("span", { class: CHANGE[line[0]] }, `${line}\n`));
   return [
     make("h4", {}, "What it was"), marked("p", {}, `${cause}.`),
     marked("p", { class: "soft" }, `What finds it: ${instrument}.`),
