@@ -83,6 +83,7 @@ def visits_by_keyboard(notebook):
     runs_and_reads(case)
     mends(bench)
     expect(case.locator("label.symptom:has(:checked)")).to_contain_text("✓ mended")
+    assert notebook.page.evaluate(ACTIVE_CELL) == cell, "keys moved the notebook"
     assert notebook.page.locator(".jp-Cell").count() == cells
     fits = "(e) => e.scrollWidth <= e.clientWidth + 1"
     assert case.evaluate(fits)
