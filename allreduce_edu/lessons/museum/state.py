@@ -138,7 +138,7 @@ def train(model, images, labels):  # a model as each process has built it
         Report("sparticlesteve/pytorch-benchmarks#1", "other seeds, other weights: a lost week"),
         Report("goodfire-ai/spd#412", "with a seed for each rank, weights must be broadcast"),
     ),
-    shows=("before the first step ranks 0 and 1 hold different weights", "first in `0.weight`"),
+    shows=("before the first step parameter `0.weight` is another on each rank",),
 )
 
 LOADED = Exhibit(
@@ -190,7 +190,7 @@ def train(model, checkpoint, images, labels):
         Report("pytorch/vision#2142", "loading after wrapping is safe if every process loads"),
         Report("facebookresearch/detectron2#4667", "may rank 0 load alone? It counts on wrapping"),
     ),
-    shows=("before the first step ranks 0 and 1 hold different weights", "first in `0.weight`"),
+    shows=("parameter `0.weight` differs between rank 0 and ranks 1-3",),
 )
 
 STATISTICS = Exhibit(
@@ -237,7 +237,7 @@ def train(model, images, labels):
         Report("pytorch/pytorch#13711", "running means differ between GPUs in evaluation"),
         Report("open-mmlab/mmaction2#675", "the log's accuracy is not that of the checkpoint"),
     ),
-    shows=("ranks 0 and 1 hold different weights or buffers", "first in `1.running_mean`"),
+    shows=("buffer `1.running_mean` is another on each rank",),
 )
 
 SWAPPED = Exhibit(
@@ -283,7 +283,7 @@ def train(model, tasks, images, labels):
             "built from a set, buffers are swapped between processes",
         ),
     ),
-    shows=("before the first step ranks 0 and 1 hold different weights", "first in `heads.age"),
+    shows=("before the first step parameter `heads.age.weight` is another on each rank",),
 )
 
 EXHIBITS = (START, LOADED, STATISTICS, SWAPPED)

@@ -53,7 +53,7 @@ def train(model, images, labels):
             "the first micro-batch is synchronised in the place of the last",
         ),
     ),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 INSIDE = Exhibit(
@@ -99,7 +99,7 @@ def train(model, images, labels):
         Report("huggingface/accelerate#1726", "`no_sync` acts on the forward, not the backward"),
         Report("baidu-baige/LoongForge#163", "around the backward alone it changed nothing"),
     ),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 UNUSED = Exhibit(
@@ -150,7 +150,7 @@ def train(model, images, labels):
     reports=(
         Report("pytorch/pytorch#43259", "a first step runs, and the second forward is an error"),
     ),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 EXHIBITS = (EARLY, INSIDE, UNUSED)

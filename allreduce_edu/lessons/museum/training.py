@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from allreduce_edu.engine.spmd.words import ranks_text
 from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
 
@@ -168,12 +169,29 @@ class Seen:
             self.sent += len(self._calls)
 
     def disagreement(self) -> str | None:
-        """Say where the ranks hold other bits: at the start, in their gradients, at the end."""
-        if said := _differing(weights(self.start), "weights"):
-            return f"before the first step {said}"
-        if said := _differing(self.gradient, "gradients"):
-            return said if self.sent else f"{said}; no all-reduce ran between forward and step"
-        return _differing(dict(self.model.state_dict()), "weights or buffers")
+        """Say where the ranks hold other bits: before the first step, or at the end."""
+        from allreduce_edu.realdist.compare import compare_replicas
+
+        if not (found := compare_replicas(self.start)):
+            return f"before the first step {_told(found)}"
+        for name, p in self.model.named_parameters():  # the program may have thrown it away
+            p.grad = self.gradient.get(name)
+        if found := compare_replicas(self.model):
+            return None
+        unsent = not self.sent and any(kind == "gradient" for kind, _ in found.differing)
+        return _told(found) + "; no all-reduce ran between forward and step" * unsent
+
+
+def _told(found: Any) -> str:
+    """Say of the first entry that differs between which ranks, without a digit of its bits."""
+    if not found.differing:
+        return str(found)
+    *others, last = map(ranks_text, found.ranks)
+    among = f"differs between {', '.join(others)} and {last}"
+    how = "is another on each rank" if all(len(ranks) == 1 for ranks in found.ranks) else among
+    rest = len(found.differing) - 1
+    more = f", and so {'is 1 more entry' if rest == 1 else f'are {rest} more entries'}"
+    return f"{found.kind} `{found.name}` {how}{more if rest else ''}"
 
 
 def weights(model: Any) -> Entries:
@@ -196,23 +214,6 @@ def _flat(entries: Entries, names: list[str]) -> tuple[Any, list[str]]:
     values = [entries[name].detach().float().reshape(-1) for name in names]
     owners = [name for name, value in zip(names, values, strict=True) for _ in value]
     return torch.cat(values).numpy(), owners
-
-
-def _differing(mine: Entries, what: str) -> str | None:
-    """Say which ranks hold other bits under the same name, and where."""
-    import torch
-    import torch.distributed as dist
-
-    names: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(names, list(mine))  # ranks may have registered them in another order
-    for rank, there in enumerate(names):
-        if lone := sorted(set(names[0]) ^ set(there)):
-            return f"only one of ranks 0 and {rank} has `{lone[0]}`"
-    vector, owners = _flat(mine, names[0])
-    held = torch.from_numpy(vector)
-    every = [torch.empty_like(held) for _ in names]
-    dist.all_gather(every, held)
-    return vectors.disagreement([each.numpy() for each in every], owners, what)
 
 
 def _another(mine: Entries, right: Entries) -> str | None:

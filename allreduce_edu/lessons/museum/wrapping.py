@@ -57,7 +57,7 @@ def train(model, images, labels):
         Report("kohya-ss/sd-scripts#924", "unwrapped for training, each process learns alone"),
         Report("jingyaogong/minimind#854", "the loss of reinforcement learning bypasses DDP"),
     ),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 TEMPORARY = Exhibit(
@@ -107,7 +107,7 @@ def train(model, images, labels):
         Report("pytorch/pytorch#21591", "the hooks of DDP are deleted together with its reducer"),
         Report("NCAR/miles-credit#153", "the trainer lost the wrapper, and errors jumped later"),
     ),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 PARALLEL = Exhibit(
@@ -157,7 +157,7 @@ def train(model, images, labels):
         },
     },
     reports=(Report("ultralytics/yolov5#264", "`DataParallel` and DDP are taken for one another"),),
-    shows=("ranks 0 and 1 hold different gradients", "first in `0.weight`"),
+    shows=("parameter `0.weight` is another on each rank",),
 )
 
 REPLACED = Exhibit(
@@ -209,7 +209,7 @@ def train(model, images, labels):
         Report("pytorch/pytorch#12603", "a weight exchanged after wrapping is never averaged"),
         Report("openvinotoolkit/nncf#327", "a new parameter that the optimizer does not hold"),
     ),
-    shows=("before the first step ranks 0 and 1 hold different weights", "first in `2.weight`"),
+    shows=("before the first step parameter `2.weight` is another on each rank",),
 )
 
 EXHIBITS = (UNWRAPPED, TEMPORARY, PARALLEL, REPLACED)
