@@ -75,6 +75,12 @@ def test_what_follows_stays_a_consequence_in_an_exception_of_the_learners():
     assert not report.raised(0, "ValueError", "own", (), line).follows
 
 
+def test_ranks_with_the_same_fate_are_named_in_their_order_whoever_was_first():
+    fates = [report.raised(r, "ValueError", "bad", (), "") for r in range(3)]
+    fates[0] = replace(fates[0], late=True)
+    assert str(report.failure(fates)) == "ranks 0, 1 and 2 raised ValueError: bad"
+
+
 def test_ranks_with_the_same_fate_are_named_together(monkeypatch):
     fates = [report.raised(r, "ValueError", "bad", at(5), "") for r in range(3)]
     assert told(monkeypatch, fates) == [

@@ -175,7 +175,7 @@ def _tell(fates: Iterable[Fate]) -> list[str]:
     lines = []
     for (what, where), ranks in alike.items():
         told = what if len(ranks) == 1 else _of_many(what)
-        lines.append(f"{_ranks(ranks)} {told}")
+        lines.append(f"{_ranks(sorted(ranks))} {told}")
         lines += [f"    {place}" for place in _shorten(where)]
     return lines
 
