@@ -59,6 +59,7 @@ _HOME = {
     "lessons.museum": ("museum",),
     "realdist.compare": ("Replicas", "compare_replicas"),
     "realdist.magic": ("load_ipython_extension", "unload_ipython_extension"),
+    "realdist.oracle": ("OneStep", "one_step"),
     "realdist.parity": ("parity",),
     "realdist.pool": ("PerRank", "Pool", "RankError"),
     "realdist.shaped": ("ShapedLinks",),

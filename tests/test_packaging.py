@@ -50,6 +50,7 @@ HEAVY = {
     "realdist/entries.py": {"torch"},
     "realdist/magic.py": {"IPython"},  # whose extension it is
     "realdist/meeting.py": {"torch"},
+    "realdist/oracle.py": {"torch"},
     "realdist/scripts.py": {"torch"},
     "realdist/train.py": {"torch"},
     "realdist/train_ddp.py": {"torch"},

@@ -1,19 +1,57 @@
 import contextlib
+import importlib
 import io
 import re
 from pathlib import Path
 
+import pytest
+
+from allreduce_edu import Pool
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLE = r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)"
+
+
+def example(heading):
+    """Return the code of a section, and the lines that it is said to print."""
+    section = README.partition(f"## {heading}\n")[2]
+    code, said = re.search(EXAMPLE, section, re.DOTALL).groups()
+    return code, [line[4:] for line in said.splitlines()]
+
+
+def printed(code, given):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, given)
+    return out.getvalue().splitlines()
 
 
 def test_the_first_example_prints_what_the_readme_says():
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
-    said = re.search(r"```python.*?```\n\n((?:    [^\n]*\n)+)", README, re.DOTALL)[1]
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(code, {})
-    assert printed.getvalue().splitlines() == [line[4:] for line in said.splitlines()]
+    code, said = example("A first example")
+    assert printed(code, {}) == said
+
+
+def test_the_instruments_print_what_the_readme_says_on_every_rank():
+    pytest.importorskip("torch")
+    code, said = example("Use it in your own script")
+
+    def script():
+        import torch.distributed as dist
+        from torch.nn.functional import cross_entropy
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.optim import SGD
+
+        given = {f.__name__: f for f in (cross_entropy, DistributedDataParallel, SGD)}
+        model, (x, y) = train.make_model(), train.images(0, batch=64, ranks=1)
+        given |= {"dist": dist, "model": model, "x": x, "y": y}
+        given["ddp"] = DistributedDataParallel(model)
+        given["optimizer"] = SGD(given["ddp"].parameters(), lr=0.1)
+        return printed(code, given)
+
+    train = importlib.import_module("allreduce_edu.realdist.train")
+    with Pool(4, backend="gloo") as pool:
+        assert pool.run(script) == [said] * 4
 
 
 def test_every_link_leads_somewhere():

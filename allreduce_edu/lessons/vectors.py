@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from allreduce_edu.realdist.lengths import factor
+
 NEAR = 1e-6  # relative to the largest entry; float32 reached 2e-7
 
 
@@ -74,8 +76,8 @@ def another(mine: Any, right: Any, names: Sequence[str], hints: dict[float, str]
     atol = NEAR * float(np.abs(right).max())
     if np.allclose(mine, right, rtol=0, atol=atol):
         return None
-    times = float(mine @ right / (right @ right))
-    if not times or not np.allclose(mine / times, right, rtol=0, atol=10 * atol):
+    times = factor([lambda: (mine, right)], atol)
+    if not times:
         where = names[int(np.abs(mine - right).argmax())]
         return f"all ranks agree, on another gradient; it differs most in `{where}`"
     hint = next((f": {text}" for x, text in hints.items() if abs(times - x) < 1e-3), "")

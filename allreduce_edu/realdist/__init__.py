@@ -7,7 +7,7 @@ they are asked for.
 from importlib import import_module
 from typing import Any
 
-_HOME = {"compare_replicas": "compare"}
+_HOME = {"compare_replicas": "compare", "one_step": "oracle"}
 __all__ = sorted(_HOME)  # noqa: PLE0605 - the table above is the one place that lists them
 
 

@@ -14,7 +14,8 @@ from torch.nn.parameter import is_lazy
 from allreduce_edu.engine import check
 from allreduce_edu.realdist.meeting import as_bytes, settled
 
-KINDS = "parameter", "buffer", "optimizer entry", "gradient"
+BATCH = "part of the batch"
+KINDS = "parameter", "buffer", "optimizer entry", "gradient", BATCH
 _WRAPPERS = "module.", "_orig_mod."  # of DistributedDataParallel, and of torch.compile
 _SHARDED = {"DTensor", "FullyShardedDataParallel", "FSDPModule", "ZeroRedundancyOptimizer"}
 
@@ -119,22 +120,22 @@ def _of_optimizer(optimizer: Any, names: Mapping[int, str]) -> Iterator[Entry]:
         where = f"of group {k}"
         mine = {p: names.get(id(p), f"number {j} {where}") for j, p in enumerate(group["params"])}
         numbers = {key: x for key, x in group.items() if key not in ("params", "param_names")}
-        yield from _leaves(f" {where}", numbers)
+        yield from leaves(KINDS[2], numbers, owner=f" {where}")
         told = hashlib.sha256("\n".join(mine.values()).encode()).hexdigest()[:16]
         yield Entry(KINDS[2], f"params {where}", check.count(len(mine), "parameter"), told)
         owners |= mine
     others = sorted(key for key in optimizer.state if isinstance(key, str))
     for key in [p for p in owners if p in optimizer.state] + others:
-        yield from _leaves(f" of {owners.get(key, key)}", optimizer.state[key])
+        yield from leaves(KINDS[2], optimizer.state[key], owner=f" of {owners.get(key, key)}")
 
 
-def _leaves(owner: str, value: Any, path: str = "") -> Iterator[Entry]:
-    """Yield the tensors and numbers inside of a state, under the names that lead to them."""
+def leaves(kind: str, value: Any, path: str = "", owner: str = "") -> Iterator[Entry]:
+    """Yield the tensors and numbers inside of a value, under the names that lead to them."""
     if isinstance(value, Mapping):
         for key in sorted(value, key=lambda key: (key != "lr", str(key))):
-            yield from _leaves(owner, value[key], f"{path}.{key}" if path else str(key))
+            yield from leaves(kind, value[key], f"{path}.{key}" if path else str(key), owner)
     elif isinstance(value, list | tuple):
         for k, each in enumerate(value):
-            yield from _leaves(owner, each, f"{path}[{k}]")
+            yield from leaves(kind, each, f"{path}[{k}]", owner)
     else:
-        yield _entry(KINDS[2], f"{path}{owner}", value)
+        yield _entry(kind, f"{path}{owner}", value)
