@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from allreduce_edu import PerRank, Pool, RankError, compare_replicas, realdist  # noqa: E402
+from allreduce_edu import PerRank, Pool, compare_replicas, realdist  # noqa: E402
 from allreduce_edu.realdist import compare, entries, meeting  # noqa: E402
 from allreduce_edu.realdist.ddp import counting  # noqa: E402
 from allreduce_edu.realdist.train import fingerprint, images, make_model  # noqa: E402
@@ -588,8 +588,3 @@ def test_the_example_holds():
 
 def test_it_is_at_hand_in_the_packages_that_users_import():
     assert realdist.compare_replicas is compare_replicas is compare.compare_replicas
-
-
-def test_ranks_that_do_not_call_it_are_reported_by_the_pool():
-    with Pool(2, backend="gloo", timeout=2) as pool, pytest.raises(RankError, match="rank 0"):
-        pool.run(lambda: compare_replicas(make_model()) if on(0) else None)
