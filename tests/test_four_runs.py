@@ -7,6 +7,7 @@ from allreduce_edu.lessons.museum.four_runs import RUNS, four_runs
 SORTED = {"A": "wrong", "B": "right", "C": "wrong", "D": "right"}
 A, C = RUNS["A"].source, RUNS["C"].source
 _PART = "torch.randperm(len(images))[: len(images) // ranks]"
+_QUARTER = "0.25 times that of one process"
 MENDS = {
     "nothing divided": A.replace("(loss / ranks)", "loss"),
     "a part of its own": C.replace(_PART, "range(rank, len(images), ranks)"),
@@ -16,17 +17,20 @@ MENDS = {
     ),
 }
 TRIED = {
-    "learning rate times N": (A.replace("lr=0.1", "lr=0.1 * ranks"), "0.25 times as long"),
+    "learning rate times N": (
+        A.replace("lr=0.1", "lr=0.1 * ranks"),
+        _QUARTER,
+    ),
     "broadcast in every step": (
         A + "        for p in model.parameters():\n            dist.broadcast(p.data, 0)\n",
-        "0.25 times as long",
+        _QUARTER,
     ),
     "one seed": (
         C.replace("        mine =", "        torch.manual_seed(0)\n        mine ="),
         "48 went through the model on no rank",
     ),
     "each rank the whole batch": (C.replace(_PART, "range(len(images))"), "it does too much"),
-    "no step": (A.replace("(loss / ranks).backward()", "pass"), "`0.weight` has no gradient"),
+    "no step": (A.replace("(loss / ranks).backward()", "pass"), "no parameter has a gradient"),
     "as it was": (A, "A is unchanged"),
     "one that is right": (RUNS["B"].source, "B has been right all along"),
 }

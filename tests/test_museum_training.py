@@ -2,7 +2,9 @@
 
 import pytest
 
-from allreduce_edu import museum
+from allreduce_edu import Pool, compare_replicas, museum, one_step
+from allreduce_edu.lessons.museum.exhibit import Program
+from allreduce_edu.lessons.museum.training import Trained
 
 _BY_HAND = {
     "    loss.backward()\n": """    loss.backward()
@@ -65,10 +67,10 @@ HIDDEN = {
             {"[rank::ranks]), labels[rank::ranks]": "), labels"},
             "examples went through the model 192 times too often",
         ),
-        "nobody trains": ({"    loss.backward()\n": ""}, "has no gradient"),
+        "nobody trains": ({"    loss.backward()\n": ""}, "no parameter has a gradient"),
         "nobody steps": (
             {"policy(images": "ddp(images", "    sgd.step()\n": ""},
-            "not those of one plain SGD step",
+            "has moved",
         ),
     },
 }
@@ -174,3 +176,48 @@ def test_what_only_hides_the_fault_is_rejected(name, how):
 @pytest.mark.parametrize("name", ["unwrapped", "temporary", "parallel", "inside", "unused"])
 def test_that_nothing_was_sent_is_told(name):
     assert "no all-reduce ran between forward and step" in museum[name].run().disagree
+
+
+def held(trained, program):
+    """What `compare_replicas` says after the program, called on a rank as a user calls it."""
+    import torch.distributed as dist
+
+    model = trained.model()
+    program(model, *trained.batch(dist.get_world_size()))
+    return compare_replicas(model)
+
+
+def stepped(trained, program):
+    """What `one_step` says of the program, called on a rank as a user calls it."""
+    import torch.distributed as dist
+
+    return one_step(program, trained.loss, trained.model(), trained.batch(dist.get_world_size()))
+
+
+def on_ranks(ask, exhibit):
+    """The answer that every rank gets."""
+    with Pool(exhibit.stage.ranks, backend="gloo") as pool:
+        found = pool.run(ask, exhibit.stage.examine, Program(exhibit.source).entry)
+    assert found == [found[0]] * len(found)
+    return found[0]
+
+
+TRAINING = [e for e in museum.values() if isinstance(getattr(e.stage, "examine", None), Trained)]
+FACTORS = {"twice": 0.25, "hook": 4.0}
+
+
+@pytest.mark.parametrize("exhibit", TRAINING, ids=lambda exhibit: exhibit.name)
+def test_compare_replicas_finds_what_ranks_do_not_share(exhibit):
+    found = on_ranks(held, exhibit)
+    assert found.equal == (exhibit.wing == "wrong")
+    named = [f"{kind} `{name}`" for kind, name in found.differing]
+    assert found.equal or any(each in exhibit.shows[0] for each in named)
+
+
+@pytest.mark.parametrize(
+    "exhibit", [e for e in TRAINING if e.wing == "wrong"], ids=lambda e: e.name
+)
+def test_one_step_finds_what_all_ranks_share(exhibit):
+    found = on_ranks(stepped, exhibit)
+    assert not found.right
+    assert (found.times and round(found.times, 6)) == FACTORS.get(exhibit.name)

@@ -9,10 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from allreduce_edu.engine.spmd.words import ranks_text
-from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
 
 HEAD = """
@@ -22,8 +19,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
 """  # of the programs
-Entries = dict[str, Any]  # by name of the parameter or buffer
-
 RATE = 0.1  # of the plain SGD step that every program makes
 BATCH = 16  # images per rank
 
@@ -67,15 +62,12 @@ class Trained:
     begin
         ``begin()`` gives a model with the weights that the step must start from; by default
         those of rank 0 count.
-    after
-        ``after(model)`` is what one process does between `backward()` and its step.
     """
 
     model: Callable[[], Any] = digits_model
     batch: Callable[[int], tuple[Any, ...]] = digits_batch
     loss: Callable[..., Any] = mean_loss
     begin: Callable[[], Any] | None = None
-    after: Callable[[Any], None] | None = None
 
     def __call__(self, program: Callable[..., Any]) -> Examined:
         """Say where the ranks disagree, and how the step differs from that of one process."""
@@ -90,27 +82,28 @@ class Trained:
 
     def _wrong(self, seen: Seen, batch: tuple[Any, ...]) -> str | None:
         """Say in what way the step is not that of one process."""
-        import torch
+        from allreduce_edu.realdist.oracle import one_step
 
-        if self.begin and (where := _apart(weights(seen.start), weights(self.begin()))):
-            return f"all ranks begin with other weights than they should, most of all in `{where}`"
-        one = Seen(alone := seen.start.train())
-        with one.watching():
-            self.loss(alone, *batch).backward()
-        if self.after:
-            self.after(alone)
-        used = _used(seen.rows, one.rows)
-        if said := _another(seen.gradient, gradients(alone)):
-            if not used and "another gradient" in said:
-                used = "each example went through the model once, so ask how much each counts"
-            return f"{said}: {used}" if used else said
-        torch.optim.SGD(alone.parameters(), lr=RATE).step()
-        if where := _apart(weights(seen.model), weights(alone)):
-            return (
-                "all ranks agree on the right gradient, and after the step on weights that are "
-                f"not those of one plain SGD step with lr={RATE}, most of all in `{where}`"
-            )
-        return f"the step is right, but it does too much: {used}" if used else None
+        if self.begin and not _alike(seen.start, self.begin()):
+            return "all ranks begin with equal weights, and not with those that they should have"
+        rows: list[bytes] = []
+
+        def loss(model: Any, *batch: Any) -> Any:
+            one = Seen(model)
+            with one.watching():
+                value = self.loss(model, *batch)
+            rows.extend(one.rows)
+            return value
+
+        found = one_step(seen.replay, loss, seen.start.train(), batch, RATE)
+        used = _used(seen.rows, rows)
+        if found:
+            return used and f"the step is right, but it does too much: {used}"
+        if found.times:
+            return str(found)
+        told = used or "each example went through the model once"
+        stop = "" if str(found).endswith("?") else "."
+        return f"{found}{stop} {told[0].upper()}{told[1:]}"
 
 
 class Seen:
@@ -119,7 +112,7 @@ class Seen:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.start: Any = None  # a copy, as it was before its first forward
-        self.gradient: Entries = {}
+        self.gradient: dict[str, Any] = {}
         self.rows: list[bytes] = []
         self.sent = 0  # all-reduces between the first forward and the step
         self._calls: list[str] = []
@@ -165,7 +158,8 @@ class Seen:
 
     def _step(self, *_: object) -> None:
         if not self.gradient:
-            self.gradient = gradients(self.model)
+            pairs = ((name, p.grad) for name, p in self.model.named_parameters())
+            self.gradient = {name: None if g is None else g.clone() for name, g in pairs}
             self.sent += len(self._calls)
 
     def disagreement(self) -> str | None:
@@ -181,6 +175,12 @@ class Seen:
         unsent = not self.sent and any(kind == "gradient" for kind, _ in found.differing)
         return _told(found) + "; no all-reduce ran between forward and step" * unsent
 
+    def replay(self, model: Any, *_batch: Any) -> None:
+        """Leave in a copy of `start` what the program left in its model."""
+        model.load_state_dict(self.model.state_dict())
+        for name, p in model.named_parameters():
+            p.grad = self.gradient.get(name)
+
 
 def _told(found: Any) -> str:
     """Say of the first entry that differs between which ranks, without a digit of its bits."""
@@ -190,45 +190,14 @@ def _told(found: Any) -> str:
     among = f"differs between {', '.join(others)} and {last}"
     how = "is another on each rank" if all(len(ranks) == 1 for ranks in found.ranks) else among
     rest = len(found.differing) - 1
-    more = f", and so {'is 1 more entry' if rest == 1 else f'are {rest} more entries'}"
+    more = f"; {rest} more {'entry differs' if rest == 1 else 'entries differ'}"
     return f"{found.kind} `{found.name}` {how}{more if rest else ''}"
 
 
-def weights(model: Any) -> Entries:
-    """Return all parameters by name."""
-    return {name: p.detach() for name, p in model.named_parameters()}
-
-
-def gradients(model: Any) -> Entries:
-    """Return all gradients by name, of NaN where a parameter has none."""
-    import torch
-
-    pairs = ((name, p, p.grad) for name, p in model.named_parameters())
-    return {n: torch.full_like(p, torch.nan) if g is None else g.clone() for n, p, g in pairs}
-
-
-def _flat(entries: Entries, names: list[str]) -> tuple[Any, list[str]]:
-    """Return the entries of these names as one vector, and the name of each of its places."""
-    import torch
-
-    values = [entries[name].detach().float().reshape(-1) for name in names]
-    owners = [name for name, value in zip(names, values, strict=True) for _ in value]
-    return torch.cat(values).numpy(), owners
-
-
-def _another(mine: Entries, right: Entries) -> str | None:
-    """Say how the gradient of all ranks differs from that of one process."""
-    (a, names), (b, _) = _flat(mine, list(right)), _flat(right, list(right))
-    if (missing := np.isnan(a)).any():
-        return f"`{names[int(missing.argmax())]}` has no gradient, on any rank"
-    return vectors.another(a, b, names, {})
-
-
-def _apart(mine: Entries, right: Entries) -> str | None:
-    """Return the name of the entry that is not near to what it should be, if there is one."""
-    (a, names), (b, _) = _flat(mine, list(right)), _flat(right, list(right))
-    gap = abs(a - b)
-    return names[int(gap.argmax())] if gap.max() > vectors.NEAR * abs(b).max() else None
+def _alike(a: Any, b: Any) -> bool:
+    """Say whether two models hold the same weights."""
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return all(bool((p == q).all()) for p, q in pairs)
 
 
 def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
@@ -243,7 +212,8 @@ def _used(mine: list[bytes], batch: list[bytes]) -> str | None:
     if missing:
         told.append(f"of {len(batch)} examples {missing} went through the model on no rank")
     if surplus:
-        told.append(f"examples went through the model {surplus} times too often")
+        which = "others" if missing else "examples went through the model"
+        told.append(f"{which} {surplus} times too often")
     return ", and ".join(told) or None
 
 
