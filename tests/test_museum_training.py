@@ -221,3 +221,8 @@ def test_one_step_finds_what_all_ranks_share(exhibit):
     found = on_ranks(stepped, exhibit)
     assert not found.right
     assert (found.times and round(found.times, 6)) == FACTORS.get(exhibit.name)
+
+
+def test_the_oracle_names_clipping_where_nothing_else_can_be_wrong():
+    said = museum["clipped"].run().wrong
+    assert "clipping before the average? Each example went through the model once" in said

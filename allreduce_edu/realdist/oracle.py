@@ -267,7 +267,10 @@ def _why_another(model: nn.Module) -> str:
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm) and m.training)
     if any(not isinstance(m, SyncBatchNorm) for m in norms):
         return "BatchNorm in training sees a share and not the batch, which alone makes another"
-    return "shares of unequal size, the same share twice, or a loss that is no mean?"
+    return (
+        "shares of unequal size, the same share twice, a loss that is no mean, or clipping "
+        "before the average?"
+    )
 
 
 def _of_steps(mine: nn.Module, alone: nn.Module, rate: float, rtol: float) -> OneStep | None:
