@@ -124,6 +124,10 @@ CHEATS = {
         {"float(total[0] / total[1])": "0.8125"},
         "all ranks agree on 0.8125",
     ),
+    ("dtypes", "half precision"): (
+        {"len(scores)]))": "len(scores)])).half()"},
+        "and one process with all the data has 0.7375",
+    ),
     ("log", "no step"): ({"    sgd.step()\n": ""}, "after the step"),
     ("overflow", "a constant"): (
         {"seen[0] / seen[1]": "8 / 9"},

@@ -8,7 +8,7 @@ import numpy as np
 
 from allreduce_edu.engine import spmd
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
-from allreduce_edu.lessons.museum.simulated import Examined, Simulated, not_right, shares
+from allreduce_edu.lessons.museum.simulated import Examined, Simulated, not_right, shares, shown
 
 BARRIER = Exhibit(
     name="barrier",
@@ -73,8 +73,9 @@ def same_calls_and_metric(run: spmd.Run, x: list[Any]) -> Examined:
 
 
 def _on_rank_0(got: Any, right: Any) -> str | None:
-    told = not_right(got, right)
-    return told and f"rank 0 reports {got}, and over the data of all ranks it is {right}"
+    if not_right(got, right) is None:
+        return None
+    return f"rank 0 reports {shown(got)}, and over the data of all ranks it is {shown(right)}"
 
 
 def different_calls(run: spmd.Run) -> str | None:

@@ -11,7 +11,7 @@ from allreduce_edu.engine.verify import place_values
 from allreduce_edu.lessons import vectors
 from allreduce_edu.lessons.museum.real import Examined
 from allreduce_edu.lessons.museum.seen import alone, in_order
-from allreduce_edu.lessons.museum.simulated import differing, not_right
+from allreduce_edu.lessons.museum.simulated import differing, not_right, shown
 from allreduce_edu.lessons.museum.training import (
     BATCH,
     Trained,
@@ -34,7 +34,7 @@ def gathered(mine: Any) -> list[Any]:
 
 def _compared(results: Sequence[Any], right: Any) -> Examined:
     if disagree := differing(results):
-        return disagree, None
+        return f"{disagree}; one process with all the data has {shown(right)}", None
     numbers = np.asarray(results[0]).dtype.kind in "fiub"
     return None, not_right(results[0] if numbers else repr(results[0]), right)
 
@@ -66,14 +66,14 @@ def _table(rank: int) -> Any:
 
 def means(program: Callable[..., Any]) -> Examined:
     """Call ``program(scores)``: lists of numbers, which on one rank are whole ones."""
-    return _first([_mean(program, half, whole) for half, whole in ((0.5, 2), (0.25, 0))])
+    return _first([_mean(program, part, whole) for part, whole in ((0.5, 2), (0.3, 0))])
 
 
-def _mean(program: Callable[..., Any], half: float, whole: int) -> Examined:
+def _mean(program: Callable[..., Any], part: float, whole: int) -> Examined:
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    scores = [[1, 1] if each == whole else [half, 1.0] for each in range(ranks)]
+    scores = [[1, 1] if each == whole else [part, 1.0] for each in range(ranks)]
     return _compared(gathered(program(scores[rank])), float(np.concatenate(scores).mean()))
 
 

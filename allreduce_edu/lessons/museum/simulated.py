@@ -17,6 +17,7 @@ from allreduce_edu.lessons.museum.exhibit import Outcome, Program
 
 Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
 _SECONDS = 2.0
+_MANY = 8  # numbers; of more only the ends are shown
 
 
 def shares(ranks: int) -> Any:
@@ -115,15 +116,23 @@ def differing(results: Sequence[Any]) -> str | None:
     if not others:
         return None
     rank = others[0]
-    with np.printoptions(threshold=8, edgeitems=3, linewidth=200):
-        held = f"rank 0 ends with {results[0]}, rank {rank} with {results[rank]}"
-    return f"the ranks disagree: {held}"
+    held = shown(results[0]), shown(results[rank])
+    finer = ", in digits that are not shown" if held[0] == held[1] else ""
+    return f"the ranks disagree: rank 0 ends with {held[0]}, rank {rank} with {held[1]}{finer}"
 
 
 def not_right(got: Any, right: Any) -> str | None:
     """Say what all ranks hold in the place of the right answer."""
     if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
         return None
-    with np.printoptions(threshold=8, edgeitems=3, linewidth=200):
-        held, wanted = (f"{x:.8g}" if isinstance(x, float) else f"{x}" for x in (got, right))
-    return f"all ranks agree on {held}, and one process with all the data has {wanted}"
+    return f"all ranks agree on {shown(got)}, and one process with all the data has {shown(right)}"
+
+
+def shown(held: Any) -> str:
+    """Return what a rank holds as a few words: no more digits than a reader compares."""
+    if isinstance(held, (float, np.floating)):
+        return f"{held:.6g}"
+    array = isinstance(held, np.ndarray)
+    with np.printoptions(threshold=_MANY, edgeitems=3, linewidth=200, precision=4):
+        text = f"{held}"
+    return f"{held.size} numbers, {text}" if array and held.size > _MANY else text
