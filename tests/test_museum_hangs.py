@@ -236,6 +236,15 @@ OTHER_FIXES = {
             '    machine.all_reduce(x, "avg")  # first within the machine\n': "",
         },
     ),
+    "send the parts to rank 0": (
+        "save",
+        {
+            "        return whole_state(comm, shard)  # goes to the disk\n"
+            "    return None": "        parts = [comm.recv(rank) for rank in range(1, comm.size)]\n"
+            "        return np.concatenate([shard, *parts])\n"
+            "    return comm.send(shard, 0)",
+        },
+    ),
     "columns first for all": (
         "mesh",
         {"    if (i + j) % 2:  # half": "    if True:  # half"},

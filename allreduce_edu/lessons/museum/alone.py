@@ -181,7 +181,7 @@ def train(comm, shard):  # each rank holds a part of the weights
         return whole_state(comm, shard)  # goes to the disk
     return None
 """,
-    stage=Simulated(data=shares, examine=whole_on_rank_0),
+    stage=Simulated(data=shares, examine=whole_on_rank_0, most=2),
     question="It is the last step, and only the saving is left. Who is missing?",
     choices={
         "the disk: it is full or slow": "Then rank 0 would be in a write. It is in an "
