@@ -128,7 +128,7 @@ CHEATS = {
         {"len(scores)]))": "len(scores)])).half()"},
         "and one process with all the data has 0.7375",
     ),
-    ("log", "no step"): ({"    sgd.step()\n": ""}, "after the step"),
+    ("log", "no step"): ({"    sgd.step()\n": ""}, "no parameter has moved"),
     ("overflow", "a constant"): (
         {"seen[0] / seen[1]": "8 / 9"},
         "with 2 ranks: all ranks agree on 0.8888",

@@ -170,7 +170,7 @@ def train(model, images, labels):
         Report("NVIDIA/apex#664", "a loss reduced and divided before backward: which is right?"),
         Report("sanderwood/bgpt#5", "a loss divided for the log, and again by DDP"),
     ),
-    shows=("0.25 times as long",),
+    shows=("0.25 times that of one process",),
 )
 
 METER = Exhibit(
