@@ -8,7 +8,7 @@ import pytest
 
 from allreduce_edu import museum
 from allreduce_edu.lessons.museum import KINDS, WINGS
-from allreduce_edu.lessons.museum.exhibit import Program
+from allreduce_edu.lessons.museum.program import Program
 
 EXHIBITS = list(museum.values())
 TRIED = [(exhibit, name) for exhibit in EXHIBITS for name in exhibit.tried]

@@ -9,7 +9,7 @@ import pytest
 from allreduce_edu import Pool, museum, spmd
 from allreduce_edu.engine.spmd.logs import how_to_read
 from allreduce_edu.lessons.museum.dying import lengths
-from allreduce_edu.lessons.museum.exhibit import Program
+from allreduce_edu.lessons.museum.program import Program
 from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.simulated import Simulated
 

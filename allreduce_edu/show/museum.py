@@ -18,8 +18,9 @@ import traitlets
 
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
 from allreduce_edu.engine.spmd.logs import how_to_read
-from allreduce_edu.lessons.checks import Verdict, wrong
+from allreduce_edu.lessons.checks import wrong
 from allreduce_edu.lessons.museum import WINGS, Exhibit, Outcome, museum
+from allreduce_edu.lessons.museum.program import said
 from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.show import paint
 from allreduce_edu.show.predict import STATIC, Predict
@@ -147,7 +148,7 @@ class Visit(ipywidgets.VBox):  # type: ignore[misc]
         if text is not None:
             self.bench.text = text
         with self._busy(self.bench):
-            verdict = _or_sentence(lambda: self._judged(self.bench.text))
+            verdict = _or_sentence(lambda: self.exhibit.check(self.bench.text))
             if isinstance(verdict, Outcome):
                 verdict = wrong(verdict.hangs or "")
             said = "the program does what it must" if verdict.ok else verdict.why
@@ -155,10 +156,6 @@ class Visit(ipywidgets.VBox):  # type: ignore[misc]
             if verdict.ok:
                 self.case.mended = [*dict.fromkeys([*self.case.mended, self.exhibit.name])]
                 self.reveal()
-
-    def _judged(self, text: str) -> Verdict:
-        compile(text, "<edit>", "exec")
-        return self.exhibit.check(text)
 
     def reveal(self) -> None:
         """Show the reference fix, the cause, what does not help, and who has met it."""
@@ -237,10 +234,8 @@ def _or_sentence(act: Callable[[], Any]) -> Any:
         return act()
     except KeyboardInterrupt:
         return Outcome(hangs="Stopped.")
-    except SyntaxError as error:
-        return Outcome(hangs=f"line {error.lineno} is not Python: {error.msg}")
     except Exception as error:  # noqa: BLE001 - an edit may raise anything
-        return Outcome(hangs=f"{type(error).__name__}: {error}")
+        return Outcome(hangs=said(error))
 
 
 def seen(outcome: Outcome) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import sha256
 from typing import Any, NamedTuple, Protocol
 
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
 from allreduce_edu.engine.spmd.tools import told_by
 from allreduce_edu.engine.spmd.words import ranks_text
 from allreduce_edu.lessons.checks import Verdict, right, wrong
+from allreduce_edu.lessons.museum.program import Program
 
 WINGS = {
     "hangs": "It hangs, or it stops with an error",
@@ -32,38 +30,6 @@ class Report(NamedTuple):
 
     def __repr__(self) -> str:
         return f"{self.where}: {self.what}"
-
-
-class Program:
-    """The text of a program, or a function that a learner has written."""
-
-    def __init__(self, source: str | Callable[..., Any]) -> None:
-        self._source = source.strip() + "\n" if isinstance(source, str) else source
-
-    def __repr__(self) -> str:
-        return self._source if isinstance(self._source, str) else f"the function {self.name}"
-
-    @property
-    def name(self) -> str:
-        """The name of the function that is called: the last one."""
-        return str(self.entry.__name__)
-
-    @cached_property
-    def entry(self) -> Callable[..., Any]:
-        """The last function that the text defines; its lines are numbered as in the text."""
-        if not isinstance(self._source, str):
-            return self._source
-        file = f"<exhibit {sha256(self._source.encode()).hexdigest()[:8]}>"
-        lines = self._source.splitlines(keepends=True)
-        linecache.cache[file] = len(self._source), None, lines, file
-        names: dict[str, Any] = {"__name__": "exhibit"}
-        exec(compile(self._source, file, "exec"), names)  # noqa: S102 - it is a learner's cell
-        last = [v for v in names.values() if getattr(v, "__module__", "") == "exhibit"]
-        functions = [each for each in last if callable(each) and hasattr(each, "__code__")]
-        if not functions:
-            raise ValueError("the program must define a function, and defines none")
-        found: Callable[..., Any] = functions[-1]
-        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +88,10 @@ class Stage(Protocol):
         """Run the program as the visitor meets it."""
 
     def problem(self, program: Program, fixed: Program) -> str | None:
-        """Say what is still wrong with an edited program, beside one that is right."""
+        """Say what is still wrong with an edited program, beside one that is right.
+
+        Whatever an edit does, what is said of it is a sentence.
+        """
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from allreduce_edu.lessons.checks import Verdict, right, wrong
-from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+from allreduce_edu.lessons.museum.exhibit import Outcome
+from allreduce_edu.lessons.museum.program import Program
 from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.training import Trained, digits_batch, mean_loss
 from allreduce_edu.realdist.pool import Pool

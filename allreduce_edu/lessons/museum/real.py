@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.spmd.words import ranks_text, verb
-from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+from allreduce_edu.lessons.museum.exhibit import Outcome
+from allreduce_edu.lessons.museum.program import Program
+from allreduce_edu.lessons.museum.simulated import Page
 from allreduce_edu.realdist import places
 from allreduce_edu.realdist.pool import Pool, RankError
 
@@ -42,14 +44,15 @@ class Real:
 
     def run(self, program: Program) -> Outcome:
         """Run the program as the visitor meets it."""
-        printed = io.StringIO()
-        entry = program.entry
+        if trouble := _cannot_run(program):
+            return Outcome(hangs=trouble)
+        printed = Page()
         try:
             with (
                 contextlib.redirect_stdout(printed),
                 Pool(self.ranks, backend="gloo", timeout=self.seconds) as pool,
             ):
-                found = pool.run(_examined, self.examine, entry)
+                found = pool.run(_examined, self.examine, program.entry)
         except RankError as error:
             return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
         disagree, wrong, calls = found[0]
@@ -57,6 +60,8 @@ class Real:
 
     def problem(self, program: Program, fixed: Program) -> str | None:
         """Say what is still wrong, or that it sends more than is needed."""
+        if trouble := _cannot_run(program):
+            return trouble
         outcome = self.run(program)
         if said := outcome.hangs or outcome.disagree or outcome.wrong:
             return f"with {count(self.ranks, 'rank')}: {said}"
@@ -66,6 +71,12 @@ class Real:
         if outcome.calls > least:
             return f"it is right, with {outcome.calls} collectives on rank 0; {least} are enough"
         return None
+
+
+def _cannot_run(program: Program) -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "this program runs on real ranks, which need PyTorch, and it is not installed here"
+    return program.trouble
 
 
 def _told(error: RankError) -> str:

@@ -13,11 +13,12 @@ import numpy as np
 from allreduce_edu.engine import spmd
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.verify import place_values
-from allreduce_edu.lessons.museum.exhibit import Outcome, Program
+from allreduce_edu.lessons.museum.exhibit import Outcome
+from allreduce_edu.lessons.museum.program import SECONDS, WALL, NotAProgram, Program, said, words
 
 Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
-_SECONDS = 2.0
 _MANY = 8  # numbers; of more only the ends are shown
+_MOST = 200  # characters of what a rank holds
 
 
 def shares(ranks: int) -> Any:
@@ -68,13 +69,15 @@ class Simulated:
 
     def problem(self, program: Program, fixed: Program) -> str | None:
         """Say what is still wrong, and with how many ranks."""
+        if program.trouble:
+            return program.trouble
         for n in sorted(self.tried, key=lambda n: n != self.ranks):
             outcome = self._on(program, n)
-            said = outcome.hangs or outcome.disagree or outcome.wrong
-            if not said and self.sparing:
-                said = self._too_many(outcome.calls, self._on(fixed, n).calls)
-            if said:
-                return f"with {count(n, 'rank')}: {said}"
+            found = outcome.hangs or outcome.disagree or outcome.wrong
+            if not found and self.sparing:
+                found = self._too_many(outcome.calls, self._on(fixed, n).calls)
+            if found:
+                return f"with {count(n, 'rank')}: {found}"
         return None
 
     def _too_many(self, calls: int, enough: int) -> str | None:
@@ -84,11 +87,11 @@ class Simulated:
 
     def _on(self, program: Program, ranks: int, strict: bool = True) -> Outcome:
         x = self.data(ranks) if self.data else None
-        printed = io.StringIO()
+        printed = Page()
         try:
             with contextlib.redirect_stdout(printed):
                 fn = self.called(program.entry) if self.called else program.entry
-                run = spmd.run(fn, x, ranks, strict=strict, seconds=_SECONDS)
+                run = spmd.run(fn, x, ranks, strict=strict, seconds=SECONDS, wall=WALL)
         except Exception as error:  # noqa: BLE001 - what a visitor's code raises is an outcome
             return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
         disagree, wrong = self._examined(run, x)
@@ -102,17 +105,23 @@ class Simulated:
         return differing(run.results), not_right(run.results[0], self.right(x))
 
 
+class Page(io.StringIO):
+    """Takes what is printed; a program that closes its output has not closed this."""
+
+    def close(self) -> None:
+        """Stay open."""
+
+
 def _told(error: BaseException) -> str:
-    if isinstance(error, spmd.ProgramError):
+    if isinstance(error, (spmd.ProgramError, NotAProgram)):
         return str(error)
-    notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-    return f"{type(error).__name__}: {error}{notes}"
+    return said(error) + "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
 
 
 def differing(results: Sequence[Any]) -> str | None:
     """Say which ranks end with other bits than rank 0, and what they hold."""
-    first = np.asarray(results[0])
-    others = [r for r, each in enumerate(results) if np.asarray(each).tobytes() != first.tobytes()]
+    first = _bits(results[0])
+    others = [rank for rank, each in enumerate(results) if _bits(each) != first]
     if not others:
         return None
     rank = others[0]
@@ -123,9 +132,19 @@ def differing(results: Sequence[Any]) -> str | None:
 
 def not_right(got: Any, right: Any) -> str | None:
     """Say what all ranks hold in the place of the right answer."""
-    if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
-        return None
+    with contextlib.suppress(Exception):  # it may be anything, and nothing to compare with
+        if np.shape(got) == np.shape(right) and np.allclose(got, right, rtol=1e-6, atol=0):
+            return None
     return f"all ranks agree on {shown(got)}, and one process with all the data has {shown(right)}"
+
+
+def _bits(result: Any) -> bytes:
+    """Return the bytes of numbers, and of anything else what it says of itself."""
+    with contextlib.suppress(Exception):
+        numbers = np.asarray(result)
+        if numbers.dtype.kind in "biufc":
+            return numbers.tobytes()
+    return words(result, 10 * _MOST).encode()
 
 
 def shown(held: Any) -> str:
@@ -134,5 +153,5 @@ def shown(held: Any) -> str:
         return f"{held:.6g}"
     array = isinstance(held, np.ndarray)
     with np.printoptions(threshold=_MANY, edgeitems=3, linewidth=200, precision=4):
-        text = f"{held}"
+        text = words(held, _MOST)
     return f"{held.size} numbers, {text}" if array and held.size > _MANY else text
