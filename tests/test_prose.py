@@ -23,8 +23,6 @@ TYPED = {
     ("00_start_here", "321"): "the goal that an exercise sets",
     ("01_watch_replicas_diverge", "900"): "given in the cell below it",
 }
-# Notebooks whose numbers are not checked yet, with the reason.
-EXEMPT = {"05_run_ddp_for_real": "it is being written"}
 
 # Minutes, judged from teaching: opening and closing, a prediction, an exercise. A tag `minutes=2`
 # on a cell says otherwise; on any other cell it is added.
@@ -78,8 +76,6 @@ def told(cells: list[dict[str, Any]]) -> str:
 
 
 def test_no_result_is_typed_in(path: Path, cells: list[dict[str, Any]]) -> None:
-    if path.stem in EXEMPT:
-        pytest.skip(EXEMPT[path.stem])
     allowed = shown(cells) | {number for name, number in TYPED if name == path.stem}
     assert [number for number in results(told(cells)) if number not in allowed] == []
 
@@ -90,7 +86,6 @@ def test_no_exception_outlives_its_reason() -> None:
         cells = json.loads(stems[name].read_text(encoding="utf-8"))["cells"]
         assert number in results(told(cells)), f"{number} is no longer in {name}"
         assert number not in shown(cells), f"an output of {name} shows {number} by now"
-    assert set(EXEMPT) <= set(stems)
 
 
 @pytest.mark.parametrize(
