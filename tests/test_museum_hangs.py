@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import pytest
 
 from allreduce_edu import Pool, museum, spmd
@@ -280,6 +281,35 @@ def test_other_right_fixes_are_taken(name, edits):
         pytest.importorskip("torch", reason="real ranks need torch")
     verdict = museum[name].check(museum[name].edited(edits))
     assert verdict.ok, verdict
+
+
+LOOP = "for kind, values in metrics.items():\n"
+SETS = ('{"loss", "score"}', "set(metrics)", "{kind for kind, _ in measured}", "frozenset(metrics)")
+
+
+@pytest.mark.parametrize("names", SETS)
+def test_a_set_of_names_has_another_order_on_another_rank(names):
+    order = museum["order"]
+    loop = f"for kind in {names}:\n        values = metrics[kind]\n"
+    verdict = order.check(order.edited({LOOP: loop}))
+    assert "all_reduce sum on ranks 0, 2, but" in " ".join(verdict.why.split())
+    assert order.check(order.edited({LOOP: loop.replace(names, f"sorted({names})")})).ok
+
+
+def in_the_order_of_a_set(comm, measured):
+    loss, score = ([v for k, v in measured if k == kind] for kind in ("loss", "score"))
+    result = {}
+    for kind in {"loss", "score"}:  # noqa: PLC0208 - that is the fault
+        calls = {"loss": comm.all_reduce, "score": comm.all_gather}
+        result[kind] = calls[kind](np.array([sum(loss)] if kind == "loss" else score))
+    return np.array([result["loss"][0], np.median(result["score"])])
+
+
+def test_so_it_has_in_a_function_whose_lines_stay_as_they_are():
+    why = museum["order"].check(in_the_order_of_a_set).why
+    line = in_the_order_of_a_set.__code__.co_firstlineno + 5
+    assert f"line {line} of in_the_order_of_a_set: result[kind] = calls[kind]" in why
+    assert "all_reduce sum on ranks 0, 2, but" in " ".join(why.split())
 
 
 CHEATS = {"return zeros": "return np.zeros(1)", "return nothing": "return None"}

@@ -112,6 +112,10 @@ OTHER_FIXES = {
     },
 }
 CHEATS = {
+    ("swapped", "the order of a set"): (
+        {"tasks[rank:] + tasks[:rank]": "{*tasks}"},
+        "before the first step",
+    ),
     ("padding", "a constant"): (
         {"    return float(seen[0] / seen[1])": "    return 313 / 357"},
         "343",

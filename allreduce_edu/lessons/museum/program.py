@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any
 
 from allreduce_edu.engine import check, spmd
+from allreduce_edu.lessons.museum.sets import IN_PROGRAMS, by_rank, with_sets_by_rank
 
 SECONDS = 2.0  # of the processor: a busy machine makes no right program a hang
 WALL = 10.0  # of the clock, for a program that sleeps
@@ -61,7 +62,9 @@ class Program:
     def _made(self) -> tuple[Callable[..., Any] | None, str | None]:
         text = self._source
         try:
-            found = _last_function(_names(_compiled(text))) if isinstance(text, str) else text
+            found = (
+                _last_function(_names(_compiled(text))) if isinstance(text, str) else by_rank(text)
+            )
         except NotAProgram as error:
             return None, str(error)
         for kind, tells in _NEVER_RUN.items():
@@ -82,7 +85,7 @@ def _compiled(text: str) -> CodeType:
     """Compile a text whose lines tracebacks are to show, or say which line is not Python."""
     try:
         file = f"<exhibit {sha256(text.encode()).hexdigest()[:8]}>"
-        code = compile(text, file, "exec")
+        code: CodeType = compile(with_sets_by_rank(text, file), file, "exec")
     except SyntaxError as error:
         line = f"line {error.lineno}" if error.lineno else "the program"
         raise NotAProgram(f"{line} is not Python: {error.msg}") from None
@@ -94,7 +97,7 @@ def _compiled(text: str) -> CodeType:
 
 def _names(code: CodeType) -> dict[str, Any]:
     """Run the lines outside of functions, as a simulated rank does: so they can be ended."""
-    names: dict[str, Any] = {"__name__": "exhibit", "input": _input}
+    names: dict[str, Any] = {"__name__": "exhibit", "input": _input, **IN_PROGRAMS}
     if "torch" in code.co_names:
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401 - which takes longer than a program may
