@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import threading
 
 import pytest
@@ -92,6 +93,13 @@ def test_anything_that_can_be_called_is_judged():
         assert museum["skip"].check(program).ok == museum["skip"].check(mended).ok, program
 
 
+def test_what_cannot_travel_to_real_ranks_is_told():
+    lock = threading.Lock()
+    verdict = museum["unwrapped"].check(lambda model, images, labels: lock.acquire())
+    assert not verdict.ok
+    assert "the program cannot travel to the ranks: cannot pickle '_thread.lock'" in verdict.why
+
+
 @pytest.mark.parametrize("given", [None, 3, int, museum])
 def test_what_cannot_be_a_program_is_an_error(given):
     with pytest.raises(TypeError, match="program must be a text or a function, got "):
@@ -104,6 +112,16 @@ def test_the_trouble_with_a_text_is_found_once():
     with pytest.raises(NotAProgram, match="ZeroDivisionError"):
         program.entry  # noqa: B018 - reading it is what fails
     assert NotAProgram("why")._render_traceback_() == ["NotAProgram: why"]
+
+
+def test_a_stopped_edit_shows_the_line_of_the_visitor_alone():
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        museum["skip"].check("x = 1\nwhile x:\n    pass")
+    timer.join()
+    assert "of the cell: " in str(stopped.value)
+    assert "called from" not in str(stopped.value)
 
 
 def test_without_torch_an_exhibit_says_so(monkeypatch):

@@ -17,7 +17,10 @@ from typing import NamedTuple
 Stack = tuple[tuple[CodeType, int], ...]  # code and instruction of each frame, innermost first
 
 _PACKAGE = Path(__file__).parents[2]
-_OURS = tuple(str(_PACKAGE / part) + os.sep for part in ("engine", "realdist"))
+_OURS = (
+    *(str(_PACKAGE / part) + os.sep for part in ("engine", "realdist")),
+    str(_PACKAGE / "lessons" / "museum" / "program.py"),  # which runs what visitors write
+)
 _LIBRARY = (*(sysconfig.get_paths()[each] for each in ("stdlib", "platstdlib")), "<frozen")
 
 

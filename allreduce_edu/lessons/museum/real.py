@@ -55,6 +55,9 @@ class Real:
                 found = pool.run(_examined, self.examine, program.entry)
         except RankError as error:
             return Outcome(hangs=_told(error), printed=printed.getvalue(), error=error)
+        except TypeError as error:  # of what it uses in the notebook: a lock, a pool
+            why = str(error).partition("cannot travel")[2]
+            return Outcome(hangs=f"the program cannot travel{why}", error=error)
         disagree, wrong, calls = found[0]
         return Outcome(None, disagree, wrong, calls, printed.getvalue())
 
