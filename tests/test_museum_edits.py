@@ -114,6 +114,14 @@ def test_the_trouble_with_a_text_is_found_once():
     assert NotAProgram("why")._render_traceback_() == ["NotAProgram: why"]
 
 
+def test_what_is_imported_is_never_cut_short(tmp_path, monkeypatch):
+    lines = "import threading", "main = threading.current_thread() is threading.main_thread()"
+    (tmp_path / "takes_long.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    program = Program("from takes_long import main\n\ndef train(comm, x):\n    return main")
+    assert program.entry(None, None) is True
+
+
 def test_a_stopped_edit_shows_the_line_of_the_visitor_alone():
     timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
     timer.start()

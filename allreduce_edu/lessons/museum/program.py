@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import importlib
 import inspect
 import linecache
 import re
@@ -98,9 +100,10 @@ def _compiled(text: str) -> CodeType:
 def _names(code: CodeType) -> dict[str, Any]:
     """Run the lines outside of functions, as a simulated rank does: so they can be ended."""
     names: dict[str, Any] = {"__name__": "exhibit", "input": _input, **IN_PROGRAMS}
-    if "torch" in code.co_names:
-        with contextlib.suppress(ImportError):
-            import torch  # noqa: F401 - which takes longer than a program may
+    for step in dis.get_instructions(code):  # an import may take long, and is never cut short
+        if step.opname == "IMPORT_NAME":
+            with contextlib.suppress(Exception, SystemExit):  # it is told when it is its turn
+                importlib.import_module(str(step.argval))
     try:
         spmd.run(
             lambda _: exec(code, names),  # noqa: S102 - it is a learner's cell
