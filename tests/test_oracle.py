@@ -219,6 +219,17 @@ def steps_apart(model, x, y):
     move(wrapped, RATE * (1 + on(2)))
 
 
+def infinite_gradient(model, x, y):
+    ddp(model, x, y)
+    model[2].bias.grad[0] = float("inf")
+
+
+def infinite_step(model, x, y):
+    ddp(model, x, y)
+    with torch.no_grad():
+        model[2].bias[0] = float("nan")
+
+
 FOUR = ", on all 4 ranks"
 QUARTER = (
     f"`.grad` is 0.25 times that of one process{FOUR}: divided by the world size once too often?"
@@ -264,6 +275,16 @@ FAULTS = {
         "the gradients are right, but the step is 3 times that of plain SGD at rate 0.1",
         "",
         3,
+    ),
+    infinite_gradient: (
+        "`.grad` of '2.bias' has numbers that are not finite, and one process has none",
+        "2.bias",
+        None,
+    ),
+    infinite_step: (
+        "the gradients are right, but '2.bias' has numbers that are not finite after the step",
+        "2.bias",
+        None,
     ),
     steps_apart: ("the ranks disagree: parameter '0.weight' differs: ranks 0, 1, 3", None, None),
 }
@@ -419,6 +440,9 @@ def dropout():
         (lambda: (None, mean, make_model(), batch()), "step must be a function of the model and"),
         (lambda: (ddp, mean, make_model(), batch()[0]), "TypeError: batch must be a tuple: step("),
         (lambda: (ddp, mean, make_model(), batch(), 0), "rate must be a number > 0, got 0"),
+        (lambda: (ddp, mean, make_model(), batch(), "x"), "rate must be a number > 0, got 'x'"),
+        (lambda: (ddp, mean, make_model(), batch(), 1, None, -1), "rtol must be a number >= 0, go"),
+        (lambda: (ddp, lambda m, x, y: x.sum(), make_model(), batch()), "loss must depend on a"),
         (lambda: (ddp, mean, dropout(), batch()), "loss must not draw random numbers"),
         (lambda: (ddp, lambda m, x, y: m(x), make_model(), batch()), "must return a tensor with"),
         (lambda: (ddp, lambda m, x, y: 0 * mean(m, x, y), make_model(), batch()), "entry is 0.0"),

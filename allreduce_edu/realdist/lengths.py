@@ -54,6 +54,8 @@ def gap(pairs: Mapping[str, Pair], scale: float, near: float) -> Gap | None:
     if not wrong:
         return None
     most = max(wrong, key=lambda name: math.inf if math.isnan(far[name]) else far[name])
+    if not math.isfinite(far[most]):
+        return Gap(None, most, far[most])
     times = factor(list(pairs.values()), near)
     if times is not None:
         return Gap(times, "", far[most] / scale)

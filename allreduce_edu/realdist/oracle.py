@@ -102,7 +102,7 @@ def one_step(
     (False, 0.5)
     """
     meeting = Meeting("one_step", group, model)
-    given = _tried(meeting, lambda: _given(step, loss, model, batch, rate))
+    given = _tried(meeting, lambda: _given(step, loss, model, batch, rate, rtol))
     if tables := exchange(meeting, given):
         return _other_start(tables)
     with torch.inference_mode(mode=False), torch.enable_grad(), _random_state(model):
@@ -127,7 +127,7 @@ def _tried(meeting: Meeting, fn: Callable[[], T]) -> T:
     return cast("T", result)
 
 
-def _given(step: Any, loss: Any, model: Any, batch: Any, rate: Any) -> list[Entry]:
+def _given(step: Any, loss: Any, model: Any, batch: Any, rate: Any, rtol: Any) -> list[Entry]:
     """Return what must be alike on all ranks: the batch, and the model but for its numbers."""
     for name, fn in (("step", step), ("loss", loss)):
         if not callable(fn):
@@ -136,8 +136,10 @@ def _given(step: Any, loss: Any, model: Any, batch: Any, rate: Any) -> list[Entr
         raise TypeError("model must be the plain one, which step wraps: pass ddp.module")
     if not isinstance(batch, tuple | list):
         raise TypeError(f"batch must be a tuple: step(model, *batch), got {check.kind(batch)}")
-    if not rate > 0:
+    if not isinstance(rate, int | float) or not 0 < rate < math.inf:
         raise ValueError(f"rate must be a number > 0, got {rate!r}")
+    if not isinstance(rtol, int | float) or not 0 <= rtol < math.inf:
+        raise ValueError(f"rtol must be a number >= 0, got {rtol!r}")
     whole = (each._replace(held="") for each in entries(model) if each.kind != "gradient")
     return [*whole, *leaves(BATCH, batch, "batch")]
 
@@ -184,6 +186,8 @@ def _backward(loss: Callable[..., Any], alone: nn.Module, batch: Sequence[Any]) 
             "loss must not draw random numbers, since no rank draws those of another: "
             "turn dropout and the like off"
         )
+    if not value.requires_grad:
+        raise ValueError("loss must depend on a parameter that requires a gradient")
     value.backward()  # type: ignore[no-untyped-call]
     most = largest(gradients(alone).values())
     if not 0 < most < math.inf:
@@ -249,6 +253,8 @@ def _of_gradients(mine: nn.Module, alone: nn.Module, ranks: int, rtol: float) ->
 
 
 def _gradient(gap: Gap, ranks: int, model: nn.Module) -> str:
+    if not math.isfinite(gap.far):
+        return f"`.grad` of {gap.name!r} has numbers that are not finite, and one process has none"
     if gap.times is None:
         return (
             f"all ranks agree, on another gradient; it differs most in {gap.name!r}, by "
@@ -280,7 +286,9 @@ def _of_steps(mine: nn.Module, alone: nn.Module, rate: float, rtol: float) -> On
         return None
     sgd = f"plain SGD at rate {rate:g}"
     who = repr(gap.name) if gap.name else "no parameter"
-    if gap.times == 0:
+    if not math.isfinite(gap.far):
+        why = f"{who} has numbers that are not finite after the step"
+    elif gap.times == 0:
         why = f"{who} has {'not ' if gap.name else ''}moved: whose parameters has the optimizer?"
     elif gap.times and not gap.name:
         why = f"the step is {gap.times:.6g} times that of {sgd}: is this the rate of `step`?"
