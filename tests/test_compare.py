@@ -146,6 +146,9 @@ def test_the_sentence_says_who_holds_what_and_what_else_differs(pool):
         "apart; so do 1 optimizer entry and 2 gradients"
     )
     assert told.held == (one, two)
+    assert told.where == (
+        "parameter `0.2.weight` differs between ranks 0, 2 and rank 1; 3 more entries differ"
+    )
     assert [kind for kind, _ in told.differing] == [entries.KINDS[k] for k in (0, 2, 3, 3)]
 
 

@@ -50,6 +50,18 @@ class Replicas:
     def __repr__(self) -> str:
         return self.why
 
+    @property
+    def where(self) -> str:
+        """Between which ranks the first entry differs, without a digit: the same in every run."""
+        if not self.differing:
+            return self.why
+        *others, last = map(ranks_text, self.ranks)
+        among = f"differs between {', '.join(others)} and {last}"
+        how = "is another on each rank" if all(len(ranks) == 1 for ranks in self.ranks) else among
+        rest = len(self.differing) - 1
+        more = f"; {rest} more {'entry differs' if rest == 1 else 'entries differ'}"
+        return f"{self.kind} `{self.name}` {how}{more if rest else ''}"
+
 
 def compare_replicas(model: Any, optimizer: Any = None, group: Any = None) -> Replicas:
     """Say whether all ranks hold the same bits, and if not, which entry is the first that differs.

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from allreduce_edu.engine.spmd.words import ranks_text
 from allreduce_edu.lessons.museum.real import Examined
 
 HEAD = """
@@ -167,31 +166,19 @@ class Seen:
         from allreduce_edu.realdist.compare import compare_replicas
 
         if not (found := compare_replicas(self.start)):
-            return f"before the first step {_told(found)}"
+            return f"before the first step {found.where}"
         for name, p in self.model.named_parameters():  # the program may have thrown it away
             p.grad = self.gradient.get(name)
         if found := compare_replicas(self.model):
             return None
         unsent = not self.sent and any(kind == "gradient" for kind, _ in found.differing)
-        return _told(found) + "; no all-reduce ran between forward and step" * unsent
+        return found.where + "; no all-reduce ran between forward and step" * unsent
 
     def replay(self, model: Any, *_batch: Any) -> None:
         """Leave in a copy of `start` what the program left in its model."""
         model.load_state_dict(self.model.state_dict())
         for name, p in model.named_parameters():
             p.grad = self.gradient.get(name)
-
-
-def _told(found: Any) -> str:
-    """Say of the first entry that differs between which ranks, without a digit of its bits."""
-    if not found.differing:
-        return str(found)
-    *others, last = map(ranks_text, found.ranks)
-    among = f"differs between {', '.join(others)} and {last}"
-    how = "is another on each rank" if all(len(ranks) == 1 for ranks in found.ranks) else among
-    rest = len(found.differing) - 1
-    more = f"; {rest} more {'entry differs' if rest == 1 else 'entries differ'}"
-    return f"{found.kind} `{found.name}` {how}{more if rest else ''}"
 
 
 def _alike(a: Any, b: Any) -> bool:
