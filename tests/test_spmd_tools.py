@@ -14,7 +14,7 @@ import test_hang
 from allreduce_edu import Pool, spmd
 from allreduce_edu.engine.spmd import tools
 from allreduce_edu.engine.spmd.hang import Hang
-from allreduce_edu.engine.spmd.logs import how_to_read
+from allreduce_edu.engine.spmd.logs import ASKED, how_to_get, how_to_read
 
 
 def hang_of(fn, ranks=4):
@@ -233,6 +233,13 @@ def test_a_time_out_of_the_programs_own_is_the_one_that_is_told():
     said = tools.told_by(hang_of(test_hang.waits_longer))
     assert "7200000ms" in said["gloo"]
     assert "Timeout(ms)=7200000" in said["NCCL watchdog"]
+
+
+def test_every_tool_says_how_to_get_it():
+    assert {*ASKED} < {*tools.TOLD_BY}
+    speaks = [tool for tool in tools.TOLD_BY if how_to_get(tool) == "It comes by itself."]
+    assert speaks == ["gloo", "NCCL watchdog"]
+    assert "TORCH_NCCL_DESYNC_DEBUG=1" in how_to_get("desync report")
 
 
 def test_every_line_of_a_tool_can_be_read():

@@ -17,7 +17,7 @@ import ipywidgets
 import traitlets
 
 from allreduce_edu.engine.spmd.errors import Deadlock, Mismatch
-from allreduce_edu.engine.spmd.logs import how_to_read
+from allreduce_edu.engine.spmd.logs import ASKED, how_to_read
 from allreduce_edu.lessons.checks import wrong
 from allreduce_edu.lessons.museum import WINGS, Exhibit, Outcome, museum
 from allreduce_edu.lessons.museum.program import said
@@ -35,15 +35,6 @@ _WORDS = {
     "wrong": "silent loss accuracy metric slow worse converge same hash bug",
 }
 # How to get what a tool prints, where it is not there by itself.
-ASKED = {
-    "desync report": "`TORCH_NCCL_DESYNC_DEBUG=1`",
-    "flight recorder": "`TORCH_FR_BUFFER_SIZE=2000` before the start, and the analyzer over the "
-    "dumps of all ranks",
-    "monitored barrier": "`dist.monitored_barrier(wait_all_ranks=True)` in front of the collective "
-    "that hangs, in a gloo group",
-    "fingerprint": "`TORCH_DISTRIBUTED_DEBUG=DETAIL`; with plain collectives only, for with DDP on "
-    "gloo some versions crash",
-}
 _COUNTS = {2: "two", 3: "three", 4: "four", 8: "eight"}
 _OPEN = {"ok": False, "text": ""}
 _NOTHING = {"text": "", "pictures": [], "told": []}

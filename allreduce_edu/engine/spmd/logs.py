@@ -1,4 +1,4 @@
-"""How to read what gloo, NCCL and torch print when ranks hang: a line of a log, and what it says.
+"""How to read what gloo, NCCL and torch print when ranks hang, and how to make them print it.
 
 The lines are those of `tools`, and of a real job's log: they are known by what stays the same from
 run to run.
@@ -53,3 +53,20 @@ _READINGS = {
 def how_to_read(text: str) -> str:
     """Return what a line of a log says, and where to look then; "" if it is not known here."""
     return next((said for known, said in _READINGS.items() if re.search(known, text)), "")
+
+
+# What makes those tools speak that say nothing by themselves.
+ASKED = {
+    "desync report": "`TORCH_NCCL_DESYNC_DEBUG=1`",
+    "flight recorder": "`TORCH_FR_BUFFER_SIZE=2000` before the start, and the analyzer over the "
+    "dumps of all ranks",
+    "monitored barrier": "`dist.monitored_barrier(wait_all_ranks=True)` in front of the collective "
+    "that hangs, in a gloo group",
+    "fingerprint": "`TORCH_DISTRIBUTED_DEBUG=DETAIL`; with plain collectives only, for with DDP on "
+    "gloo some versions crash",
+}
+
+
+def how_to_get(tool: str) -> str:
+    """Return how a job comes to print what a tool says, for the names of `tools.TOLD_BY`."""
+    return f"Ask for it: {ASKED[tool]}." if tool in ASKED else "It comes by itself."
