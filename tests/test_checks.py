@@ -10,6 +10,7 @@ from allreduce_edu.lessons.checks import (
     my_ring,
     rounds_until_finished,
     shares_that_sum_to,
+    wrong,
 )
 
 
@@ -121,6 +122,14 @@ WRONG = {
     "overwrites a detour": (detour, "every value is right. But with 4 ranks there are 7 rounds"),
     "digits that collide": (collide, "which puts it into chunk 1"),
 }
+
+
+def test_what_a_judge_says_is_broken_between_words():
+    why = f"{'so many words ' * 20}\n{'    code = that(stays)' * 8}"
+    first, *more, code = repr(wrong(why)).splitlines()
+    assert first.startswith("✗ Not yet: so many words")
+    assert all(len(line) <= 88 for line in [first, *more])
+    assert f"{' '.join([first, *more])} \n{code}" == f"✗ Not yet: {why}"
 
 
 @pytest.mark.parametrize("name", REFERENCES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from allreduce_edu.engine.verify import contributions, place_values, wrong_share
 from allreduce_edu.lessons.readers import share_counts
 
 TRIED = range(1, 9)  # numbers of ranks that every judge tries
+_LONG, _WIDTH = 100, 88  # characters: JupyterLab breaks a line that is too long inside a word
 SHOWN = 4  # the number of ranks that messages prefer: the one in the pictures
 
 
@@ -36,7 +38,15 @@ class Verdict:
     why: str
 
     def __repr__(self) -> str:
-        return f"{'✓ Right' if self.ok else '✗ Not yet'}: {self.why}"
+        said = f"{'✓ Right' if self.ok else '✗ Not yet'}: {self.why}"
+        return "\n".join(map(_fitted, said.splitlines()))
+
+
+def _fitted(line: str) -> str:
+    """Break a long line between words; one that is indented is code, and stays."""
+    if len(line) <= _LONG or line.startswith(" "):
+        return line
+    return fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def right(why: str) -> Verdict:
