@@ -22,7 +22,7 @@ def hang(*calls):
 
 
 def test_who_forgets_does_not_complain():
-    assert faults.who_complains(hang(2, 1)) == "rank 0, after its second call; rank 1 ends in peace"
+    assert faults.who_complains(hang(2, 1)) == "rank 0, in its second call; rank 1 ends in peace"
     assert faults.who_complains(hang(1, 2)) == "rank 1, in its first call"
     both = spmd.hang(lambda comm: comm.recv(1 - comm.rank), ranks=2)
     assert faults.who_complains(both) == "both, in their first calls"

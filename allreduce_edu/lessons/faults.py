@@ -18,7 +18,7 @@ WHO_COMPLAINS: Question = (
         "forgets the first. Who complains?"
     ),
     {
-        "rank 0, after its second call; rank 1 ends in peace": "Rank 1's `b` meets rank 0's `a`: "
+        "rank 0, in its second call; rank 1 ends in peace": "Rank 1's `b` meets rank 0's `a`: "
         "operation, size and dtype fit, so they are added, and rank 1 goes home with a sum that "
         "nobody meant. Then rank 0 is alone.",
         "rank 1, in its first call": "Nothing is wrong with that call. Rank 0 waits in one just "
@@ -67,7 +67,7 @@ def who_complains(hang: Hang) -> str:
     """Return which of two ranks waits when the program has ended as far as it can."""
     waits = sorted(hang.edges)
     if waits == [0]:
-        return "rank 0, after its second call; rank 1 ends in peace"
+        return "rank 0, in its second call; rank 1 ends in peace"
     return {(1,): "rank 1, in its first call", (): "nobody: the sizes match"}.get(
         tuple(waits), "both, in their first calls"
     )
