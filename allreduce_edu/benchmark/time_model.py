@@ -45,7 +45,7 @@ def shared(n: int) -> Links:
 
 
 def _blocks(meter: Meter) -> Iterator[Table]:
-    """Measure `cost.time` once, and hold it to two targets: in all, and per stored transfer.
+    """Measure `cost.time` once, and hold it to two targets: in all, and per transfer.
 
     A schedule keeps its rounds once they are read, so a second call is faster: the targets are
     for a schedule made anew.
@@ -67,9 +67,9 @@ def _blocks(meter: Meter) -> Iterator[Table]:
         about = (f"{n:,}", which, f"{stored:,}", span(again))
         whole.append(Row(name, about, seconds * 1e3, Target(most)))
         each.append(Row(name, about, seconds * 1e9 / stored, Target(per_transfer)))
-    head = ("algorithm", "N", "links", "stored transfers", "called again")
+    head = ("algorithm", "N", "links", "transfers in its blocks", "called again")
     yield Table("B1. Time model: `cost.time` of a new schedule, ms", (*head, "ms"), whole)
-    yield Table("B2. Time model: the same, ns per stored transfer", (*head, "ns"), each)
+    yield Table("B2. Time model: the same, ns per transfer in its blocks", (*head, "ns"), each)
 
 
 def _anew(name: str, n: int, links: Links) -> float:

@@ -7,11 +7,12 @@ bytes and time of each in closed form, compared with what is counted here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from allreduce_edu.engine.check import Registry, integer, unknown
+from allreduce_edu.engine.mesh import Mesh
 from allreduce_edu.engine.rounds import Alike, Ints, Round
 from allreduce_edu.engine.schedule import Schedule
 
@@ -111,9 +112,8 @@ def naive(n: int) -> Schedule:
     """
     n = _ranks(n)
     _room(n)
-    return Schedule(
-        "everyone to everyone", n, 1, lambda: _unless_empty(Round.of(*_pairs(n), 0, True))
-    )
+    one = _each_to_each(n, 0)
+    return Schedule("everyone to everyone", n, 1, lambda: one)
 
 
 def one_shot(n: int) -> Schedule:
@@ -124,13 +124,14 @@ def one_shot(n: int) -> Schedule:
     csrc/custom_all_reduce.cuh (one-stage).
     """
     n = _ranks(n)
-    pairs = _room(n)
+    pairs, r = _room(n), np.arange(n)
 
-    def rounds() -> Iterator[Round]:
+    def listed() -> Round:
         src, dst = np.divmod(np.arange(1, pairs), n)  # 0 to itself is left out
-        yield from _unless_empty(Round.of(src, dst, 0, src > 0))
+        return Round.of(src, dst, 0, src > 0)
 
-    return Schedule("one-shot", n, 1, rounds)
+    one = Mesh.between(r, r, 0, r[:, None] > 0, listed, pairs - 1)
+    return Schedule("one-shot", n, 1, lambda: _unless_empty(one))
 
 
 def pairwise_reduce_scatter(n: int) -> Schedule:
@@ -171,12 +172,8 @@ def sharded_server(n: int) -> Schedule:
     """
     n = _ranks(n)
     _room(n)
-
-    def push() -> Iterable[Round]:
-        src, dst = _pairs(n)
-        return _unless_empty(Round.of(src, dst, dst, True))
-
-    scatter = Schedule("push", n, n, push, collective="reduce_scatter")
+    push = _each_to_each(n, np.arange(n))
+    scatter = Schedule("push", n, n, lambda: push, collective="reduce_scatter")
     return (scatter >> scatter.mirrored()).named("sharded parameter server")
 
 
@@ -423,10 +420,15 @@ def _room(n: int, others: int | None = None) -> int:
     return pairs
 
 
-def _pairs(n: int) -> tuple[Ints, Ints]:
-    """Return src and dst of all pairs: for each dst its right neighbour comes first."""
-    away, dst = np.divmod(np.arange(n, n * n), n)
-    return (dst + away) % n, dst
+def _each_to_each(n: int, chunk: Ints | int) -> list[Round]:
+    """Let each add what all others send of its chunk: its right neighbour's share comes first."""
+
+    def listed() -> Round:
+        away, dst = np.divmod(np.arange(n, n * n), n)
+        return Round.of((dst + away) % n, dst, np.broadcast_to(chunk, n)[dst], True)
+
+    r = np.arange(n)
+    return _unless_empty(Mesh.between(r, r, chunk, True, listed, n * (n - 1)))
 
 
 def _unless_empty(one: Round) -> list[Round]:

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.check import Registry, integer, kind, listable, numbers
+from allreduce_edu.engine.kinds import mesh_seconds, reduced_bytes
+from allreduce_edu.engine.mesh import Mesh
 from allreduce_edu.engine.rounds import Ints, Round
 
 Seconds = npt.NDArray[np.float64]
@@ -242,6 +244,9 @@ class Links:
         sizes : array[transfers], or a number for all
             Bytes that each transfer carries; one without bytes is no message.
         """
+        if isinstance(r, Mesh):
+            slowest = mesh_seconds(self, r, sizes)
+            return slowest + (reduced_bytes(r, sizes, self.ranks) * self.gamma if self.gamma else 0)
         if np.ndim(sizes):
             full = (sizes > 0) & (r.src != r.dst)
             src, dst, sent = (e if full.all() else e[full] for e in (r.src, r.dst, sizes))

@@ -88,6 +88,14 @@ class Round:
         s, d, c = (row.astype(np.intp) for row in rows[:3])  # copies: the caller's may change
         return cls(s, d, c, rows[3].astype(np.bool_), span)
 
+    def listed(self) -> Round:
+        """Return the same round with its transfers one by one: itself, unless it is a `Mesh`."""
+        return self
+
+    def changed(self, change: Callable[[Round], Round]) -> Round:
+        """Return what `change` makes of it."""
+        return change(self)
+
     def expanded(self) -> Round:
         """Return the same round with one transfer per chunk."""
         return self if self.span == 1 else self._expanded
@@ -184,7 +192,7 @@ class Alike:
 
     def mapped(self, change: Callable[[Round], Round]) -> Alike:
         """Return the same number of rounds, each changed."""
-        return Alike(self.times, lambda i: change(self.round(i)))
+        return Alike(self.times, lambda i: self.round(i).changed(change))
 
     def after(self, i: int) -> Alike:
         """Return what is left after the first i rounds."""
@@ -193,6 +201,7 @@ class Alike:
 
 def together(k: int, a: Round, b: Round) -> Round:
     """Return both as round k of ``a | b``; ValueError if they write the same place."""
+    a, b = a.listed(), b.listed()
     if a.span != b.span:
         a, b = a.expanded(), b.expanded()
     for rank, chunk in cells_in_both(a, b):

@@ -114,10 +114,10 @@ class Schedule:
 
     def _read_spans(self) -> Iterator[Round]:
         for alike in self.alikes():
-            first = alike.round(0)
+            first = alike.round(0).listed()
             yield first
             for i in range(1, alike.times):
-                each = alike.round(i)
+                each = alike.round(i).listed()
                 if not first.is_like(each):
                     raise ValueError(
                         f"{self.name}: the rounds of an Alike must differ in their chunks alone, "
@@ -130,7 +130,7 @@ class Schedule:
 
         The round is as it was written, with its ``span``: the whole schedule at its shortest.
         """
-        return self._kept("_blocks", self._read_blocks, lambda block: len(block[0]))
+        return self._kept("_blocks", self._read_blocks, lambda block: block[0].src.size)
 
     def _read_blocks(self) -> Iterator[tuple[Round, int]]:
         return ((alike.round(0), alike.times) for alike in self.alikes())
@@ -269,11 +269,11 @@ class Schedule:
             r = r if in_a_row else r.expanded()
             if len(to_rank) == len(to_chunk) == 1:
                 (rank,), (chunk,) = to_rank, to_chunk
-                return Round(rank[r.src], rank[r.dst], chunk[r.chunk], r.reduce, r.span)
-            src, dst = to_rank[:, r.src], to_rank[:, r.dst]
-            chunk = np.broadcast_to(to_chunk[:, r.chunk], src.shape)
-            reduce = np.broadcast_to(r.reduce, src.shape)
-            return Round(src.ravel(), dst.ravel(), chunk.ravel(), reduce.ravel(), r.span)
+                return replace(r, src=rank[r.src], dst=rank[r.dst], chunk=chunk[r.chunk])
+            r = r.listed()
+            copies = to_rank[:, r.src], to_rank[:, r.dst], to_chunk[:, r.chunk], r.reduce
+            src, dst, chunk, reduce = (part.ravel() for part in np.broadcast_arrays(*copies))
+            return Round(src, dst, chunk, reduce, r.span)
 
         return Schedule(
             self.name,
@@ -291,7 +291,7 @@ class Schedule:
         listable("chunks", self.chunks * k)
 
         def finer(r: Round) -> Round:
-            return Round(r.src, r.dst, r.chunk * k, r.reduce, r.span * k)
+            return replace(r, chunk=r.chunk * k, span=r.span * k)
 
         return replace(
             self,
@@ -313,7 +313,7 @@ class Schedule:
 
         def mirror(each: Alike) -> Alike:
             backwards = Alike(each.times, lambda i: each.round(each.times - 1 - i))
-            return backwards.mapped(lambda r: Round(r.dst, r.src, r.chunk, ~r.reduce, r.span))
+            return backwards.mapped(lambda r: replace(r, src=r.dst, dst=r.src, reduce=~r.reduce))
 
         return replace(
             self,

@@ -1,0 +1,142 @@
+"""What a `Mesh` costs, by kinds of ranks: those that neither links nor bytes tell apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from allreduce_edu.engine.mesh import Mesh, at_end
+from allreduce_edu.engine.rounds import Ints
+
+if TYPE_CHECKING:
+    from allreduce_edu.engine.links import Links
+
+Floats = npt.NDArray[np.float64]
+
+
+class _Side(NamedTuple):
+    """One end of all transfers, array[ranks] each: who takes part, and by how much its own."""
+
+    on: npt.NDArray[np.bool_]
+    bytes: Floats  # of each of its transfers, as far as they depend on it
+
+    @classmethod
+    def of(cls, end: Ints, sizes: Any, ranks: int) -> _Side:
+        on, own = np.zeros(ranks, bool), np.ones(ranks)
+        on[end.ravel()] = True
+        own[end.ravel()] = np.ravel(sizes)
+        return cls(on, own)
+
+
+def mesh_seconds(links: Links, r: Mesh, sizes: Any) -> Floats:
+    """Return the seconds that a mesh takes each rank, array[ranks]: the rule of ``Links.cost``.
+
+    `sizes` is a number, or as long as one of the two ends.
+    """
+    by_sender = np.size(sizes) == 1 or np.shape(sizes) == r.src.shape
+    out = _Side.of(r.src, sizes if by_sender else 1, links.ranks)
+    into = _Side.of(r.dst, 1 if by_sender else sizes, links.ranks)
+    if links.inside is links.across and not links.slow and not links.own_wires:
+        return np.maximum(_of_uniform(links, out, into), _of_uniform(links, into, out))
+    return _of_kinds(links, out, into)
+
+
+def reduced_bytes(r: Mesh, sizes: Any, ranks: int) -> Floats:
+    """Return the bytes that each rank reduces, array[ranks]."""
+    alone = r.src == r.dst  # not a transfer, unless there are more of those than messages
+    there = ~alone | (len(r) > alone.size - alone.sum())
+    total = np.zeros(ranks)
+    rank, each = at_end(r.dst, there * r.reduce * sizes)
+    total[rank] = each
+    return total
+
+
+def _of_uniform(links: Links, side: _Side, other: _Side) -> Floats:
+    """Return the seconds of each rank's port on one side, where all ports are reached alike.
+
+    What a rank does with each of the others takes the larger of two numbers, its own and the
+    other's: sums of those need no pairs, only the ranks in order.
+    """
+    alpha, beta = (
+        np.broadcast_to(np.asarray(each, float), links.ranks)
+        for each in (links.inside.alpha, links.inside.beta)
+    )
+    full = other.on & (other.bytes > 0)
+    total = _sum_of_larger(beta, np.where(full, other.bytes, 0.0)) * side.bytes
+    others = full.sum() - full
+    first = int(np.argmax(np.where(full, alpha, -1)))
+    second = np.max(np.where(full, alpha, 0), where=np.arange(links.ranks) != first, initial=0)
+    most = np.maximum(alpha, np.where(np.arange(links.ranks) == first, second, alpha[first]))
+    return np.where(side.on & (side.bytes > 0) & (others > 0), most + total, 0.0)
+
+
+def _sum_of_larger(value: Floats, weight: Floats) -> Floats:
+    """Return, for each i, the sum over all other j of max(value[i], value[j]) weight[j]."""
+    order = np.argsort(value)
+    v, w = value[order], weight[order]
+    total = np.empty_like(v)
+    total[order] = v * _before(w) + _before((v * w)[::-1])[::-1]
+    return total
+
+
+def _before(each: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(each)[:-1]])
+
+
+def _of_kinds(links: Links, out: _Side, into: _Side) -> Floats:
+    """Return the seconds of each rank, from those of one of each kind to one of each."""
+    kind, one = _kinds(links, out, into)
+    senders, receivers = (
+        np.bincount(kind[side.on], minlength=len(one)) * (side.bytes[one] > 0)
+        for side in (out, into)
+    )
+    sizes = out.bytes[one][:, None] * into.bytes[one]
+    shape = sizes.shape
+    alpha = np.broadcast_to(links.alpha(one[:, None], one[None]), shape)
+    seconds = links.beta(*np.broadcast_arrays(one[:, None], one[None])) * sizes
+    slowest = np.maximum(
+        _slowest(links, one, alpha, seconds, senders, receivers),
+        _slowest(links, one, alpha.T, seconds.T, receivers, senders),
+    )
+    return slowest[kind]
+
+
+def _kinds(links: Links, out: _Side, into: _Side) -> tuple[Ints, Ints]:
+    """Return each rank's kind, and the first rank of each kind."""
+    named = np.zeros(links.ranks, np.intp)
+    for end in {end for src, dst, _ in links.slow for end in (src, dst) if end is not None}:
+        named[end] = 1 + end
+    of_links = [each for link in (links.inside, links.across) for each in (link.alpha, link.beta)]
+    traits = [*out, *into, named, *(each for each in of_links if np.ndim(each))]
+    if links.inside is not links.across:
+        traits += [links.node, links.nic]
+    order = np.lexsort(traits)
+    new = np.any([trait[order[1:]] != trait[order[:-1]] for trait in traits], axis=0)
+    kind = np.empty_like(order)
+    kind[order] = np.concatenate([[0], np.cumsum(new)])
+    return kind, order[np.concatenate([[True], new])]
+
+
+def _slowest(
+    links: Links, one: Ints, alpha: Floats, seconds: Floats, here: Ints, there: Ints
+) -> Floats:
+    """Return the time of the slowest port of one of each kind, on the side of the rows."""
+    count = there - np.diag(np.minimum(there, 1))  # of each kind, without itself
+    count = count * (here > 0)[:, None]
+    if links.own_wires:
+        return np.asarray(np.max((alpha + seconds) * (count > 0), axis=1))
+    if links.inside is links.across:
+        return _port(alpha, seconds, count)
+    same = links.node[one][:, None] == links.node[one]
+    slowest = _port(alpha, seconds, count * same)
+    leaves, nic = count * ~same, links.nic[one]
+    most, total = np.zeros(links.ranks), np.zeros(links.ranks)
+    np.maximum.at(most, nic, np.max(alpha * (leaves > 0), axis=1))
+    np.add.at(total, nic, (seconds * leaves).sum(1) * here)
+    return np.maximum(slowest, np.where(leaves.any(1), (most + total)[nic], 0.0))
+
+
+def _port(alpha: Floats, seconds: Floats, count: Ints) -> Floats:
+    return np.asarray(np.max(alpha * (count > 0), axis=1) + (seconds * count).sum(1))
