@@ -124,8 +124,9 @@ def train(comm, losses):  # the losses of this rank's batches
 
 
 def validation_losses(ranks: int) -> list[Any]:
-    """Return three losses of each rank: their sum falls in the second epoch, thanks to rank 0."""
-    return [np.array([8.0, 3.0, 6.0] if rank == 0 else [1.0, 2.0, 2.0]) for rank in range(ranks)]
+    """Return four losses of each rank: their sum falls thanks to rank 0, then without it."""
+    by_rank = [8.0, 3.0, 6.0, 4.0], [1.0, 2.0, 2.0, 0.5]
+    return [np.array(by_rank[min(rank, 1)]) for rank in range(ranks)]
 
 
 BEST = Exhibit(
@@ -161,13 +162,17 @@ def train(comm, losses):  # this rank's loss after each epoch
     },
     answer="no: only the root has the sum",
     cause="What decides over a collective must be equal on all ranks, and after `reduce` it is "
-    "not. Decide from an `all_reduce`, or decide on one rank and broadcast the decision",
+    "not: print it on every rank to notice. Decide from an `all_reduce`, or decide on one rank and "
+    "broadcast the decision",
     fix={"comm.reduce(np.array([loss]), root=0)[0]": "comm.all_reduce(np.array([loss]))[0]"},
     tried={
         "a barrier before the comparison": {
             "        if total": "        comm.barrier()\n        if total",
         },
         "each rank by its own loss": {"comm.reduce(np.array([loss]), root=0)[0]": "loss"},
+        "the largest in the place of the sum": {
+            "comm.reduce(np.array([loss]), root=0)": 'comm.all_reduce(np.array([loss]), "max")',
+        },
     },
     reports=(Report("pytorch/pytorch#77562", "the best loss is found with reduce, then all save"),),
     shows=(

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from allreduce_edu.lessons.museum.counted import economical, late, measured, timed, vectors
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
-from allreduce_edu.lessons.museum.simulated import Simulated
+from allreduce_edu.lessons.museum.simulated import Simulated, shares
+
+
+def losses(ranks: int) -> list[Any]:
+    """Return the losses of each rank: one fewer on the last, so a mean of means is not the mean."""
+    return [row[: ranks - (rank == ranks - 1)] for rank, row in enumerate(shares(ranks))]
+
 
 REDUCE = Exhibit(
     name="reduce",
@@ -18,7 +28,7 @@ def mean_loss(comm, losses):  # what the scheduler of each rank reads
     comm.reduce(total, root=0)
     return total[0] / total[1]
 """,
-    stage=Simulated(right=lambda x: x.mean(), sparing=False),
+    stage=Simulated(right=lambda x: np.concatenate(x).mean(), data=losses, sparing=False),
     question="After `reduce` to rank 0: what is in `total` on rank 1?",
     choices={
         "the sum of all ranks": "That is what `all_reduce` leaves everywhere. `reduce` leaves it "
@@ -44,13 +54,17 @@ def mean_loss(comm, losses):  # what the scheduler of each rank reads
         "broadcast of one part": {
             "root=0)\n": "root=0)\n    comm.broadcast(total[:1])\n",
         },
+        "the mean of the ranks' means": {
+            "[losses.sum(), losses.size]": "[losses.mean(), 1.0]",
+            "comm.reduce(total, root=0)": "comm.all_reduce(total)",
+        },
     },
     reports=(
         Report("pytorch/pytorch#21480", "ranks that are not the root end with other numbers"),
         Report("pytorch/pytorch#76527", "a rank that is not the target holds part of the sum"),
         Report("rmchurch/disruptcnn#3", "a scheduler that does not see the loss of all ranks"),
     ),
-    shows=("the ranks disagree: rank 0 ends with 694.375, rank 1 with",),
+    shows=("the ranks disagree: rank 0 ends with 474, rank 1 with",),
 )
 
 REUSED = Exhibit(
