@@ -125,7 +125,8 @@ def train(comm, hits):
     },
     answer="no: first see which call each rank is in",
     cause="What rank 0 does alone must not contain a collective, and `accuracy` contains one, a "
-    "function away. So does `ddp(x)` with buffers: use `ddp.module(x)`, or let all ranks validate",
+    "function away: the stacks of rank 0 and of the others show two different calls. So does "
+    "`ddp(x)` with buffers: use `ddp.module(x)`, or let all ranks validate",
     fix={
         """        if comm.rank == 0:  # one rank is enough to validate
             metric = accuracy(comm, hits)
@@ -193,7 +194,8 @@ def train(comm, shard):  # each rank holds a part of the weights
     },
     answer="the ranks that have ended",
     cause="Saving on one rank is right where every rank holds the whole model. With a sharded "
-    "state (FSDP, ZeRO) the state is gathered first: all ranks must call, and one then writes",
+    "state (FSDP, ZeRO) the state is gathered first: all ranks must call, and one then writes. To "
+    "notice, `py-spy dump`: one rank is in a gather, and the others are at their end",
     fix={
         """    if comm.rank == 0:  # as everybody knows, one rank saves
         print("saving ...")

@@ -233,7 +233,7 @@ def train(model, left, right):  # two views of each image
     answer="15",
     cause="DDP gives the gradient of the *mean of the ranks' losses*. It is that of the big batch "
     "only where each example has a loss of its own; here, and in a BatchNorm, examples meet. "
-    "Gather the embeddings, with their gradients",
+    "Gather the embeddings, with their gradients. To notice, count the columns of `scores`",
     fix={
         "    a, b = both.chunk(2)\n": """    every = [torch.empty_like(both) for _ in range(ranks)]
     dist.all_gather(every, both.detach())

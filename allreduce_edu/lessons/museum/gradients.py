@@ -70,7 +70,8 @@ def train(model, images, labels):
     },
     answer="those that required a gradient when it wrapped the model",
     cause="DDP hangs its hooks when it is made, on the parameters that require a gradient then. "
-    "What is thawed later is trained on each rank alone: wrap the model again after thawing",
+    "What is thawed later is trained on each rank alone: wrap the model again after thawing. Hash "
+    "the parameters one step after every change of the model",
     fix={
         """    ddp = DDP(model)
     head.requires_grad_(True)  # and now thawed

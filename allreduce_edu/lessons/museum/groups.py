@@ -85,8 +85,9 @@ def train(comm, x):
     },
     answer="each rank waits in one group for a rank that waits in another",
     cause="Within a group the order of calls must be one, and between groups that overlap it must "
-    "be one too. Let all ranks use rows first, then columns. On GPUs two streams can close such a "
-    "circle although the program's order is one",
+    "be one too. Let all ranks use rows first, then columns. To notice, write down for each rank "
+    "in which group it waits. On GPUs two streams can close such a circle although the program's "
+    "order is one",
     fix={
         """    if (i + j) % 2:  # half of the ranks begin with their column: less traffic at once
         groups.reverse()

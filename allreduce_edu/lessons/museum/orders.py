@@ -59,7 +59,8 @@ def log(comm, measured):
     answer="the order in which it first met them",
     cause="Collectives are matched by their order alone, so the loop around them must have one "
     "order on all ranks: `sorted(metrics)`, or a list that is written down. A `set` of names is "
-    "worse: each process orders it by its own hash seed",
+    "worse: each process orders it by its own hash seed. To notice, compare on all ranks which "
+    "operation has the number at which they stand",
     fix={
         "for kind, values in metrics.items():\n": "for kind in sorted(metrics):\n"
         "        values = metrics[kind]\n",
