@@ -73,6 +73,18 @@ HIDDEN = {
             "has moved",
         ),
     },
+    "thawed": {
+        "never thawed": (
+            {"    head.requires_grad_(True)  # and now thawed\n": ""},
+            "`2.weight` is still frozen: thaw it",
+        ),
+    },
+    "replaced": {
+        "the old head": (
+            {"    model[2] = nn.Linear(32, 10)  # a head for the new classes\n": ""},
+            "the head is the old one: the new classes need another",
+        ),
+    },
 }
 _WEIGHT = "(wanted != -100).sum() * ranks / (targets != -100).sum()"
 RIGHT |= {

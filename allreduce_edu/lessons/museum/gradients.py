@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import HEAD, trained
+from allreduce_edu.lessons.museum.training import HEAD, Trained, trained
 
 TWICE = Exhibit(
     name="twice",
@@ -45,6 +47,13 @@ def train(model, images, labels):
     shows=("`.grad` is 0.25 times that of one process",),
 )
 
+
+def _frozen(model: Any) -> str | None:
+    """Say which parameter the program has not thawed."""
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    return f"the ranks agree, and `{frozen[0]}` is still frozen: thaw it" if frozen else None
+
+
 THAWED = Exhibit(
     name="thawed",
     wing="disagree",
@@ -60,7 +69,7 @@ def train(model, images, labels):
     loss.backward()
     SGD(model.parameters(), lr=0.1).step()
 """,
-    stage=Real(trained, sparing=False),
+    stage=Real(Trained(unfit=_frozen), sparing=False),
     question="Which parameters does DDP keep equal?",
     choices={
         "all that have a gradient after backward()": "DDP asks once, when it wraps the model.",

@@ -61,12 +61,15 @@ class Trained:
     begin
         ``begin()`` gives a model with the weights that the step must start from; by default
         those of rank 0 count.
+    unfit
+        ``unfit(model)`` says why the model of the first forward is not the one to train.
     """
 
     model: Callable[[], Any] = digits_model
     batch: Callable[[int], tuple[Any, ...]] = digits_batch
     loss: Callable[..., Any] = mean_loss
     begin: Callable[[], Any] | None = None
+    unfit: Callable[[Any], str | None] | None = None
 
     def __call__(self, program: Callable[..., Any]) -> Examined:
         """Say where the ranks disagree, and how the step differs from that of one process."""
@@ -85,6 +88,8 @@ class Trained:
 
         if self.begin and not _alike(seen.start, self.begin()):
             return "all ranks begin with equal weights, and not with those that they should have"
+        if self.unfit and (why := self.unfit(seen.start)):
+            return why
         rows: list[bytes] = []
 
         def loss(model: Any, *batch: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import HEAD, trained
+from allreduce_edu.lessons.museum.training import HEAD, Trained, digits_model, trained
 
 UNWRAPPED = Exhibit(
     name="unwrapped",
@@ -160,6 +162,16 @@ def train(model, images, labels):
     shows=("parameter `0.weight` is another on each rank",),
 )
 
+
+def _old(model: Any) -> str | None:
+    """Say that the head is the old one, if it is."""
+    old = digits_model()[2].weight
+    same = model[2].weight.shape == old.shape and bool((model[2].weight == old).all())
+    return (
+        "the ranks agree, and the head is the old one: the new classes need another" * same or None
+    )
+
+
 REPLACED = Exhibit(
     name="replaced",
     wing="disagree",
@@ -174,7 +186,7 @@ def train(model, images, labels):
     loss.backward()
     sgd.step()
 """,
-    stage=Real(trained, sparing=False),
+    stage=Real(Trained(unfit=_old), sparing=False),
     question="The new layer is in the model that DDP wraps. Who knows of its weights?",
     choices={
         "DDP and the optimizer: it is in their model": "Neither asks the model again. Both have "
