@@ -128,7 +128,7 @@ def test_what_a_judge_says_is_broken_between_words():
     why = f"{'so many words ' * 20}\n{'    code = that(stays)' * 8}"
     first, *more, code = repr(wrong(why)).splitlines()
     assert first.startswith("✗ Not yet: so many words")
-    assert all(len(line) <= 88 for line in [first, *more])
+    assert all(len(line) <= 76 for line in [first, *more])
     assert f"{' '.join([first, *more])} \n{code}" == f"✗ Not yet: {why}"
 
 

@@ -26,7 +26,7 @@ from allreduce_edu.engine.verify import contributions, place_values, wrong_share
 from allreduce_edu.lessons.readers import share_counts
 
 TRIED = range(1, 9)  # numbers of ranks that every judge tries
-_LONG, _WIDTH = 100, 88  # characters: JupyterLab breaks a line that is too long inside a word
+_LONG, _WIDTH = 79, 76  # characters: JupyterLab breaks a line that is too long inside a word
 SHOWN = 4  # the number of ranks that messages prefer: the one in the pictures
 
 

@@ -38,7 +38,8 @@ _PROGRAMS = {
     ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)
     for images, labels in batches:
         sgd.zero_grad()
-        loss = cross_entropy(ddp(images[rank::ranks]), labels[rank::ranks], reduction="sum")
+        out, mine = ddp(images[rank::ranks]), labels[rank::ranks]
+        loss = cross_entropy(out, mine, reduction="sum")
         (loss * ranks / len(images)).backward()
         sgd.step()
 """,
@@ -46,7 +47,7 @@ _PROGRAMS = {
     ddp, sgd = DDP(model), SGD(model.parameters(), lr=0.1)
     for images, labels in batches:
         sgd.zero_grad()
-        mine = torch.randperm(len(images))[: len(images) // ranks]  # shuffled, my part of it
+        mine = torch.randperm(len(images))[: len(images) // ranks]  # my part
         cross_entropy(ddp(images[mine]), labels[mine]).backward()
         sgd.step()
 """,
@@ -56,7 +57,8 @@ _PROGRAMS = {
     sgd = SGD(model.parameters(), lr=0.1)
     for images, labels in batches:
         sgd.zero_grad()
-        cross_entropy(model(images[rank::ranks]), labels[rank::ranks]).backward()
+        out, mine = model(images[rank::ranks]), labels[rank::ranks]
+        cross_entropy(out, mine).backward()
         for p in model.parameters():
             dist.all_reduce(p.grad)
             p.grad /= ranks
