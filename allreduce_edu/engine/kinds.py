@@ -123,20 +123,24 @@ def _slowest(
     links: Links, one: Ints, alpha: Floats, seconds: Floats, here: Ints, there: Ints
 ) -> Floats:
     """Return the time of the slowest port of one of each kind, on the side of the rows."""
-    count = there - np.diag(np.minimum(there, 1))  # of each kind, without itself
-    count = count * (here > 0)[:, None]
+    count = np.outer(here > 0, there.astype(float))  # of each kind, without the rank itself
+    np.fill_diagonal(count, np.where(here > 0, np.maximum(there - 1, 0), 0))
     if links.own_wires:
         return np.asarray(np.max((alpha + seconds) * (count > 0), axis=1))
     if links.inside is links.across:
         return _port(alpha, seconds, count)
     same = links.node[one][:, None] == links.node[one]
     slowest = _port(alpha, seconds, count * same)
-    leaves, nic = count * ~same, links.nic[one]
+    leaves, nic = np.where(same, 0.0, count), links.nic[one]
     most, total = np.zeros(links.ranks), np.zeros(links.ranks)
     np.maximum.at(most, nic, np.max(alpha * (leaves > 0), axis=1))
-    np.add.at(total, nic, (seconds * leaves).sum(1) * here)
+    np.add.at(total, nic, _weighted(seconds, leaves) * here)
     return np.maximum(slowest, np.where(leaves.any(1), (most + total)[nic], 0.0))
 
 
-def _port(alpha: Floats, seconds: Floats, count: Ints) -> Floats:
-    return np.asarray(np.max(alpha * (count > 0), axis=1) + (seconds * count).sum(1))
+def _port(alpha: Floats, seconds: Floats, count: Floats) -> Floats:
+    return np.asarray(np.max(alpha * (count > 0), axis=1) + _weighted(seconds, count))
+
+
+def _weighted(seconds: Floats, count: Floats) -> Floats:
+    return np.asarray(np.einsum("ij,ij->i", seconds, count))

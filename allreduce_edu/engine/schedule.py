@@ -318,7 +318,7 @@ class Schedule:
         return replace(
             self,
             name=f"{self.name} mirrored",
-            rounds=lambda: map(mirror, reversed(list(self.alikes()))),
+            rounds=lambda: [mirror(each) for each in reversed(list(self.alikes()))],
             collective=mirrors.get(self.collective, "custom"),
         )
 
