@@ -91,6 +91,22 @@ def test_clocks_and_time_equal_the_plain_simulation(name, network, n):
             assert got <= want * (1 + 1e-12) + alike * slowest
 
 
+@pytest.mark.parametrize("name", [*ALGORITHMS, *COLLECTIVES])
+@pytest.mark.parametrize("network", [*NETWORKS, "wires"])
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_many_sizes_at_once_take_as_long_as_one_by_one(name, network, n, monkeypatch):
+    rng = np.random.default_rng(n)
+    s = (ALGORITHMS | COLLECTIVES)[name](n)
+    make = NETWORKS.get(network, lambda n, _: Links.uniform(n, LAN, own_wires=True))
+    links = make(n, rng)
+    sizes = [0, 1, 3, 1003, 840 * s.chunks, 10**9, np.arange(s.chunks), [*range(s.chunks)]]
+    want = [cost.time(s, each, links) for each in sizes]
+    np.testing.assert_allclose(cost.times(s, sizes, links), want, rtol=1e-12, atol=0)
+    monkeypatch.setattr(cost, "_AT_ONCE", 20)
+    np.testing.assert_allclose(cost.times(s, iter(sizes), links), want, rtol=1e-12, atol=0)
+    assert cost.times(s, [], links).shape == (0,)
+
+
 @given(st.integers(2, 40), st.integers(0, 10**6))
 @settings(max_examples=40)
 def test_a_ring_over_any_links_takes_as_long_free_running_as_with_barriers(n, seed):

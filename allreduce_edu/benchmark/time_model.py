@@ -113,10 +113,10 @@ def _sweep(meter: Meter) -> Table:
         links, sizes = Links.uniform(n, "100 GbE"), np.logspace(3, 9, 60).astype(int).tolist()
         schedules = {name: ALGORITHMS[name](n) for name in _DRAWN}
         played, closed = meter.seconds(
-            lambda: [cost.time(s, size, links) for s in schedules.values() for size in sizes],  # noqa: B023
+            lambda: [cost.times(s, sizes, links) for s in schedules.values()],  # noqa: B023
             lambda: [closed_form(name, n, size, links) for name in _DRAWN for size in sizes],  # noqa: B023
         )
-        for what, took in (("`cost.time`", played), ("`closed_form`", closed)):
+        for what, took in (("`cost.times`", played), ("`closed_form`", closed)):
             about = (str(n), "60 sizes x 6 algorithms", span(took / (60 * len(_DRAWN))))
             rows.append(Row(what, about, float(np.median(took)) * 1e3, Target(20.0)))
     head = ("what", "N", "points", "a point", "ms")

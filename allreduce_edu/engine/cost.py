@@ -10,7 +10,8 @@ are modelled, never measured: see `Links`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from allreduce_edu.engine.schedule import Schedule, expandable, schedule_of
 _MOST_BYTES = 1 << 50  # a petabyte; sums of more would wrap around
 _MOST_COUNTED = 1 << 62
 _FEW_TRANSFERS = 1 << 20
+_AT_ONCE = 1 << 14  # transfers of many sizes
 _MOST_TIMES = 1 << 24  # (round, rank) pairs of a timeline
 Bytes = npt.NDArray[np.int64]
 cost = sys.modules[__name__]  # for ``from allreduce_edu import cost``, then ``cost.time(...)``
@@ -89,6 +91,36 @@ def time(schedule: Schedule, sizes: Any, links: Links) -> float:
         carried = _largest(upto, r.span) if alike else _carried(upto, r)
         total += times * float(links.cost(r, carried).max())
     return total
+
+
+def times(schedule: Schedule, sizes: Iterable[Any], links: Links) -> Seconds:
+    """Return the `time` of each of many `sizes`, array[sizes], from one reading of the rounds."""
+    _check(schedule, links)
+    size = np.array([chunk_bytes(schedule, each) for each in sizes]).reshape(-1, schedule.chunks)
+    total, few = np.zeros(len(size)), schedule.transfers() <= _FEW_TRANSFERS
+    uneven = few & (size.min(1) == 0) & (size.max(1) > 0)
+    for those, blocks in ((~uneven, schedule.blocks()), (uneven, zip(schedule.spans(), repeat(1)))):
+        for r, often in blocks if those.any() else ():
+            for sentence in outside(r, 1, schedule.ranks, schedule.chunks):
+                raise ValueError(f"{schedule.name}: {sentence}")
+            total[those] += often * _slowest(links, r, size[those], alike=often > 1)
+    return total
+
+
+def _slowest(links: Links, r: Round, size: Bytes, *, alike: bool) -> Seconds:
+    """Return the seconds of a round for each row of `size`, as many rows at once as fit a cache."""
+    upto = np.concatenate([np.zeros_like(size[:, :1]), np.cumsum(size, 1)], 1)
+    carried = upto[:, r.chunk + r.span] - upto[:, r.chunk]
+    if isinstance(r, Mesh):
+        if (carried == carried[:, :1, :1]).all():
+            return np.asarray(links.cost(r, carried[:, :1, :1]).max(1))
+        return np.array([links.cost(r, each).max() for each in carried])
+    if alike:
+        largest = (upto[:, r.span :] - upto[:, : -r.span]).max(1)
+        carried = np.broadcast_to(largest[:, None], carried.shape)
+    lot = max(_AT_ONCE // max(len(r), 1), 1)
+    parts = (links.cost(r, carried[k : k + lot]).max(1) for k in range(0, len(size), lot))
+    return np.concatenate([*parts])
 
 
 class Busy(NamedTuple):

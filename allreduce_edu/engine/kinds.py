@@ -33,17 +33,35 @@ class _Side(NamedTuple):
 def mesh_seconds(links: Links, r: Mesh, sizes: Any) -> Floats:
     """Return the seconds that a mesh takes each rank, array[ranks]: the rule of ``Links.cost``.
 
-    `sizes` is a number, or as long as one of the two ends.
+    `sizes` is a number, or array of the shape of ``r.src`` or ``r.dst``, or array[lots, 1, 1] for
+    array[lots, ranks].
     """
-    by_sender = np.size(sizes) == 1 or np.shape(sizes) == r.src.shape
+    alike = np.ndim(sizes) == 3 or np.size(sizes) == 1
+    size = np.reshape(sizes, (-1, 1)) if alike else np.ones((1, 1))
+    slowest = np.zeros((len(size), links.ranks))
+    for most, total in zip(*_ports(links, r, 1 if alike else sizes), strict=True):
+        np.maximum(slowest, most + total * size, out=slowest)
+    slowest *= size > 0
+    return slowest if np.ndim(sizes) == 3 else slowest[0]
+
+
+def _ports(links: Links, r: Mesh, sizes: Any) -> tuple[Floats, Floats]:
+    """Return the alpha of each of a rank's ports, and the rest of its seconds: [ports, ranks]."""
+    by_sender = np.shape(sizes) == r.src.shape
     out = _Side.of(r.src, sizes if by_sender else 1, links.ranks)
     into = _Side.of(r.dst, 1 if by_sender else sizes, links.ranks)
+    sides: Any
     if links.inside is links.across and not links.slow and not links.own_wires:
-        return np.maximum(_of_uniform(links, out, into), _of_uniform(links, into, out))
-    return _of_kinds(links, out, into)
+        sides = _of_uniform(links, out, into), _of_uniform(links, into, out)
+    else:
+        sides = _of_kinds(links, out, into)
+    most, total = (np.concatenate(each) for each in zip(*sides, strict=True))
+    if links.gamma:
+        total = total + links.gamma * _reduced(r, sizes, links.ranks)
+    return most, total
 
 
-def reduced_bytes(r: Mesh, sizes: Any, ranks: int) -> Floats:
+def _reduced(r: Mesh, sizes: Any, ranks: int) -> Floats:
     """Return the bytes that each rank reduces, array[ranks]."""
     alone = r.src == r.dst  # not a transfer, unless there are more of those than messages
     there = ~alone | (len(r) > alone.size - alone.sum())
@@ -53,8 +71,8 @@ def reduced_bytes(r: Mesh, sizes: Any, ranks: int) -> Floats:
     return total
 
 
-def _of_uniform(links: Links, side: _Side, other: _Side) -> Floats:
-    """Return the seconds of each rank's port on one side, where all ports are reached alike.
+def _of_uniform(links: Links, side: _Side, other: _Side) -> tuple[Floats, Floats]:
+    """Return `_ports` of one side, where all are reached alike.
 
     What a rank does with each of the others takes the larger of two numbers, its own and the
     other's: sums of those need no pairs, only the ranks in order.
@@ -69,7 +87,8 @@ def _of_uniform(links: Links, side: _Side, other: _Side) -> Floats:
     first = int(np.argmax(np.where(full, alpha, -1)))
     second = np.max(np.where(full, alpha, 0), where=np.arange(links.ranks) != first, initial=0)
     most = np.maximum(alpha, np.where(np.arange(links.ranks) == first, second, alpha[first]))
-    return np.where(side.on & (side.bytes > 0) & (others > 0), most + total, 0.0)
+    used = side.on & (side.bytes > 0) & (others > 0)
+    return (used * most)[None], (used * total)[None]
 
 
 def _sum_of_larger(value: Floats, weight: Floats) -> Floats:
@@ -85,8 +104,8 @@ def _before(each: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(each)[:-1]])
 
 
-def _of_kinds(links: Links, out: _Side, into: _Side) -> Floats:
-    """Return the seconds of each rank, from those of one of each kind to one of each."""
+def _of_kinds(links: Links, out: _Side, into: _Side) -> list[list[Floats]]:
+    """Return `_ports` of both sides, from what one of each kind sends to one of each."""
     kind, one = _kinds(links, out, into)
     senders, receivers = (
         np.bincount(kind[side.on], minlength=len(one)) * (side.bytes[one] > 0)
@@ -96,11 +115,11 @@ def _of_kinds(links: Links, out: _Side, into: _Side) -> Floats:
     shape = sizes.shape
     alpha = np.broadcast_to(links.alpha(one[:, None], one[None]), shape)
     seconds = links.beta(*np.broadcast_arrays(one[:, None], one[None])) * sizes
-    slowest = np.maximum(
-        _slowest(links, one, alpha, seconds, senders, receivers),
-        _slowest(links, one, alpha.T, seconds.T, receivers, senders),
+    sides = (
+        _ports_of_kinds(links, one, alpha, seconds, senders, receivers),
+        _ports_of_kinds(links, one, alpha.T, seconds.T, receivers, senders),
     )
-    return slowest[kind]
+    return [[np.asarray(each)[:, kind] for each in side] for side in sides]
 
 
 def _kinds(links: Links, out: _Side, into: _Side) -> tuple[Ints, Ints]:
@@ -119,28 +138,31 @@ def _kinds(links: Links, out: _Side, into: _Side) -> tuple[Ints, Ints]:
     return kind, order[np.concatenate([[True], new])]
 
 
-def _slowest(
+def _ports_of_kinds(
     links: Links, one: Ints, alpha: Floats, seconds: Floats, here: Ints, there: Ints
-) -> Floats:
-    """Return the time of the slowest port of one of each kind, on the side of the rows."""
+) -> tuple[Any, Any]:
+    """Return `_ports` of one of each kind, on the side of the rows."""
     count = np.outer(here > 0, there.astype(float))  # of each kind, without the rank itself
     np.fill_diagonal(count, np.where(here > 0, np.maximum(there - 1, 0), 0))
     if links.own_wires:
-        return np.asarray(np.max((alpha + seconds) * (count > 0), axis=1))
+        return (alpha * (count > 0)).T, (seconds * (count > 0)).T
     if links.inside is links.across:
-        return _port(alpha, seconds, count)
+        return [_most(alpha, count)], [_total(seconds, count)]
     same = links.node[one][:, None] == links.node[one]
-    slowest = _port(alpha, seconds, count * same)
-    leaves, nic = np.where(same, 0.0, count), links.nic[one]
-    most, total = np.zeros(links.ranks), np.zeros(links.ranks)
-    np.maximum.at(most, nic, np.max(alpha * (leaves > 0), axis=1))
-    np.add.at(total, nic, _weighted(seconds, leaves) * here)
-    return np.maximum(slowest, np.where(leaves.any(1), (most + total)[nic], 0.0))
+    stays, leaves = np.where(same, count, 0.0), np.where(same, 0.0, count)
+    most, total, nic = np.zeros(links.ranks), np.zeros(links.ranks), links.nic[one]
+    np.maximum.at(most, nic, _most(alpha, leaves))
+    np.add.at(total, nic, _total(seconds, leaves) * here)
+    used = leaves.any(1)
+    return (
+        [_most(alpha, stays), used * most[nic]],
+        [_total(seconds, stays), used * total[nic]],
+    )
 
 
-def _port(alpha: Floats, seconds: Floats, count: Floats) -> Floats:
-    return np.asarray(np.max(alpha * (count > 0), axis=1) + _weighted(seconds, count))
+def _most(alpha: Floats, count: Floats) -> Floats:
+    return np.asarray(np.max(alpha * (count > 0), axis=1))
 
 
-def _weighted(seconds: Floats, count: Floats) -> Floats:
+def _total(seconds: Floats, count: Floats) -> Floats:
     return np.asarray(np.einsum("ij,ij->i", seconds, count))

@@ -7,6 +7,7 @@ share ports to the network. Everything is kept per rank or per tier, never per p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from allreduce_edu.engine.check import Registry, integer, kind, listable, numbers
-from allreduce_edu.engine.kinds import mesh_seconds, reduced_bytes
+from allreduce_edu.engine.kinds import mesh_seconds
 from allreduce_edu.engine.mesh import Mesh
 from allreduce_edu.engine.rounds import Ints, Round
 
@@ -232,7 +233,7 @@ class Links:
         return np.where(self.node[src] == self.node[dst], inside, across)
 
     def cost(self, r: Round, sizes: Any) -> Seconds:
-        """Return the seconds that a round takes each rank, array[ranks].
+        """Return the seconds that a round takes each rank, array[ranks] or [lots, ranks].
 
         A port takes the largest alpha of its messages, plus the beta of all their bytes. A rank
         takes as long as the slowest port that it uses, with what others send through it, plus
@@ -241,38 +242,53 @@ class Links:
         Parameters
         ----------
         r : Round
-        sizes : array[transfers], or a number for all
-            Bytes that each transfer carries; one without bytes is no message.
+        sizes : array[transfers], or a number for all, or array[lots, transfers]
+            Bytes that each transfer carries; one without bytes is no message. Of several lots
+            of bytes each takes the round by itself.
         """
         if isinstance(r, Mesh):
-            slowest = mesh_seconds(self, r, sizes)
-            return slowest + (reduced_bytes(r, sizes, self.ranks) * self.gamma if self.gamma else 0)
-        if np.ndim(sizes):
-            full = (sizes > 0) & (r.src != r.dst)
-            src, dst, sent = (e if full.all() else e[full] for e in (r.src, r.dst, sizes))
-        else:
-            out = r.crossing()
-            some = slice(None if sizes else 0)
-            src, dst, sent = out.src[some], out.dst[some], sizes
-        alpha, seconds = self.alpha(src, dst), self.beta(src, dst) * sent
-        slowest = np.maximum(*(self._ends(end, src, dst, alpha, seconds) for end in (src, dst)))
+            return mesh_seconds(self, r, sizes)
+        shape = (*np.shape(sizes)[:-1], self.ranks)
+        lot, src, dst, sent = _messages(r, sizes)
+        alpha, seconds, first = self.alpha(src, dst), self.beta(src, dst) * sent, lot * self.ranks
+        sides = (self._ends(e, first, src, dst, alpha, seconds, shape) for e in (src, dst))
+        slowest: Seconds = np.maximum(*sides)
         if self.gamma:
-            reduced = np.broadcast_to(sizes, r.src.shape)[r.reduce]
-            slowest += np.bincount(r.dst[r.reduce], reduced, self.ranks) * self.gamma
+            reduced = np.broadcast_to(sizes, (*shape[:-1], len(r)))[..., r.reduce]
+            at: Any = (..., r.dst[r.reduce])
+            np.add.at(slowest, at, reduced * self.gamma)
         return slowest
 
-    def _ends(self, end: Ints, src: Ints, dst: Ints, alpha: Any, seconds: Any) -> Seconds:
-        """Return the time of the slowest outgoing (or incoming) port of each rank."""
+    def _ends(
+        self, end: Ints, first: Any, src: Ints, dst: Ints, alpha: Any, seconds: Any, shape: Any
+    ) -> Seconds:
+        """Return the time of the slowest outgoing (or incoming) port of each rank of each lot."""
+        ranks = math.prod(shape)
         if self.own_wires:
-            _, port = np.unique(src * self.ranks + dst, return_inverse=True)
+            pair = first * self.ranks + src * self.ranks + dst
+            _, port = np.unique(pair, return_inverse=True)
         elif self.inside is self.across:
-            return _ports(end, alpha, seconds, self.ranks)
+            return _ports(end + first, alpha, seconds, ranks).reshape(shape)
         else:
-            port = np.where(self.node[src] != self.node[dst], self.ranks + self.nic[end], end)
-        slowest = np.zeros(self.ranks)
+            own = self.node[src] == self.node[dst]
+            port = first + np.where(own, end, ranks + self.nic[end])
+        slowest = np.zeros(ranks)
         each = _ports(port, alpha, seconds, int(port.max(initial=0)) + 1)
-        np.maximum.at(slowest, end, each[port])
-        return slowest
+        np.maximum.at(slowest, end + first, each[port])
+        return slowest.reshape(shape)
+
+
+def _messages(r: Round, sizes: Any) -> tuple[Any, Ints, Ints, Any]:
+    """Return lot, src, dst and bytes of each transfer that is a message."""
+    if np.ndim(sizes) == 2:
+        lot, which = np.nonzero((sizes > 0) & (r.src != r.dst))
+        return lot, r.src[which], r.dst[which], sizes[lot, which]
+    if np.ndim(sizes):
+        full = (sizes > 0) & (r.src != r.dst)
+        src, dst, sent = (e if full.all() else e[full] for e in (r.src, r.dst, sizes))
+        return 0, src, dst, sent
+    out, some = r.crossing(), slice(None if sizes else 0)
+    return 0, out.src[some], out.dst[some], sizes
 
 
 def _ports(port: Ints, alpha: Any, seconds: Any, count: int) -> Seconds:
