@@ -127,7 +127,7 @@ function outcome({ pictures, told }) {
 function drawCase(model, root) {
   const shelf = model.get("symptoms").length > 1 ? catalogue(model) : null;
   const symptom = make("h3", { class: "symptom" }), program = make("div");
-  const run = button("main", "Run it", () => wish(model, "run"));
+  const run = button("main", "Run it", () => model.get("busy") !== "" || wish(model, "run"));
   const busy = make("span", { class: "busy", role: "status" });
   const said = make("div", { class: "said", role: "status" }), shown = make("div");
   if (shelf) root.append(shelf.node);
