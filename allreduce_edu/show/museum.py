@@ -22,6 +22,7 @@ from allreduce_edu.lessons.checks import wrong
 from allreduce_edu.lessons.museum import WINGS, Exhibit, Outcome, museum
 from allreduce_edu.lessons.museum.program import said
 from allreduce_edu.lessons.museum.real import Real
+from allreduce_edu.lessons.museum.searched import SEARCHED
 from allreduce_edu.show import paint
 from allreduce_edu.show.predict import STATIC, Predict
 from allreduce_edu.show.tape import Tape
@@ -34,7 +35,6 @@ _WORDS = {
     "disagree": "replicas ranks differ diverge hash checkpoint desync parameters",
     "wrong": "silent loss accuracy metric slow worse converge same hash bug",
 }
-# How to get what a tool prints, where it is not there by itself.
 _COUNTS = {2: "two", 3: "three", 4: "four", 8: "eight"}
 _OPEN = {"ok": False, "text": ""}
 _NOTHING = {"text": "", "pictures": [], "told": []}
@@ -247,8 +247,9 @@ def told(outcome: Outcome) -> list[dict[str, str]]:
 
 
 def words(exhibit: Exhibit) -> str:
-    """Return what the filter looks through: nothing that the reader is told only later."""
-    return " ".join([exhibit.symptom, exhibit.question, exhibit.source, _WORDS[exhibit.wing]])
+    """Return what the filter looks through; only its hits are seen, and so it tells nothing."""
+    searched = exhibit.name, SEARCHED.get(exhibit.name, ""), _WORDS[exhibit.wing]
+    return " ".join([exhibit.symptom, exhibit.question, exhibit.source, *searched])
 
 
 def diff(exhibit: Exhibit) -> list[str]:
