@@ -100,6 +100,27 @@ def test_what_cannot_travel_to_real_ranks_is_told():
     assert "the program cannot travel to the ranks: cannot pickle '_thread.lock'" in verdict.why
 
 
+RETURNED = {
+    "lambda: 1": "all ranks agree on <function f.<locals>.<lambda>>, and",
+    "[[1], [2, 3]]": "all ranks agree on [[1], [2, 3]], and",
+    "None": "all ranks agree on None, and",
+    "torch.zeros(2, dtype=torch.bfloat16)": "all ranks agree on [0. 0.], and",
+    "torch.distributed.get_rank()": "the ranks disagree: rank 0 ends with 0, rank 1 with 1",
+}
+
+
+@pytest.mark.parametrize("result", RETURNED)
+def test_odd_results_of_real_ranks_are_judged(result):
+    verdict = museum["padding"].check(f"import torch\ndef f(model, test):\n    return {result}")
+    assert not verdict.ok
+    assert RETURNED[result] in verdict.why
+
+
+def test_a_loss_with_its_graph_is_a_number_too():
+    exhibit = museum["log"]
+    assert exhibit.check(exhibit.edited({"total.item()": "total / ranks + 0 * loss"})).ok
+
+
 @pytest.mark.parametrize("given", [None, 3, int, museum])
 def test_what_cannot_be_a_program_is_an_error(given):
     with pytest.raises(TypeError, match="program must be a text or a function, got "):
