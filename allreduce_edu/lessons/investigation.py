@@ -34,8 +34,9 @@ ORDER = (
             ),
             (
                 "NCCL: put the watchdog's lines of all ranks side by side and compare `SeqNum` and "
-                "`OpType`; or start with `TORCH_FR_BUFFER_SIZE=2000` and let the flight recorder's "
-                "analyzer compare the dumps."
+                "`OpType`; or start with `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and let the flight "
+                "recorder's analyzer compare the dumps. (In older versions the recorder must be "
+                "switched on: `TORCH_FR_BUFFER_SIZE=2000`.)"
             ),
             (
                 "Plain collectives: `TORCH_DISTRIBUTED_DEBUG=DETAIL` compares shapes and dtypes "

@@ -58,8 +58,8 @@ def how_to_read(text: str) -> str:
 # What makes those tools speak that say nothing by themselves.
 ASKED = {
     "desync report": "`TORCH_NCCL_DESYNC_DEBUG=1`",
-    "flight recorder": "`TORCH_FR_BUFFER_SIZE=2000` before the start, and the analyzer over the "
-    "dumps of all ranks",
+    "flight recorder": "`TORCH_NCCL_DUMP_ON_TIMEOUT=1` (in older versions of torch also "
+    "`TORCH_FR_BUFFER_SIZE=2000`) before the start, and the analyzer over the dumps of all ranks",
     "monitored barrier": "`dist.monitored_barrier(wait_all_ranks=True)` in front of the collective "
     "that hangs, in a gloo group",
     "fingerprint": "`TORCH_DISTRIBUTED_DEBUG=DETAIL`; with plain collectives only, for with DDP on "
