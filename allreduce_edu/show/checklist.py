@@ -16,6 +16,8 @@ from allreduce_edu.lessons.museum import museum
 from allreduce_edu.show import paint
 from allreduce_edu.show.predict import STATIC
 
+ELEMENTS = (STATIC / "elements.js").read_text(encoding="utf-8")  # in front of other scripts
+
 
 class Checklist(anywidget.AnyWidget):
     """Five questions in the order that saves most time; a "no" stops, and says where to look.
@@ -26,7 +28,7 @@ class Checklist(anywidget.AnyWidget):
     Checklist: 1 Does every rank make the same calls, in the same order? 2 Do all ranks hold ...
     """
 
-    _esm = STATIC / "checklist.js"
+    _esm = ELEMENTS + (STATIC / "checklist.js").read_text(encoding="utf-8")
     _css = paint.css(".ar-checklist") + (STATIC / "checklist.css").read_text(encoding="utf-8")
     steps = traitlets.List(traitlets.Dict()).tag(sync=True)
     answers = traitlets.List(traitlets.Unicode()).tag(sync=True)  # "yes" or "no", in turn

@@ -24,6 +24,7 @@ from allreduce_edu.lessons.museum.program import said
 from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.searched import SEARCHED
 from allreduce_edu.show import paint
+from allreduce_edu.show.checklist import ELEMENTS
 from allreduce_edu.show.predict import STATIC, Predict
 from allreduce_edu.show.tape import Tape
 from allreduce_edu.show.waits import Waits
@@ -43,7 +44,7 @@ _NOTHING = {"text": "", "pictures": [], "told": []}
 class _Part(anywidget.AnyWidget):
     """What case and bench share: a wish of the browser's, and a word while it is being met."""
 
-    _esm = STATIC / "museum.js"
+    _esm = ELEMENTS + (STATIC / "museum.js").read_text(encoding="utf-8")
     _css = paint.css(".ar-museum") + (STATIC / "museum.css").read_text(encoding="utf-8")
     wish = traitlets.Dict().tag(sync=True)  # {"n": which, "what": word, "more": text}
     busy = traitlets.Unicode("").tag(sync=True)

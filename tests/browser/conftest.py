@@ -130,17 +130,20 @@ window.drawn = true;
 
 @pytest.fixture
 def widget_page(new_page: Callable[..., Page]) -> Callable[..., Page]:
-    """Draw `static/<name>.js` with the given traits on an empty page; `model` is its model."""
+    """Draw `static/<name>.js` with the given traits on an empty page; `model` is its model.
 
-    def draw(name: str, state: dict[str, Any], **how: Any) -> Page:
-        js = json.dumps((STATIC / f"{name}.js").read_text("utf-8"))
-        script = (STUB % {"js": js, "state": json.dumps(state)}).replace("</", "<\\/")
+    `script` is drawn in its place, for a widget whose script has several parts.
+    """
+
+    def draw(name: str, state: dict[str, Any], *, script: str = "", **how: Any) -> Page:
+        js = json.dumps(script or (STATIC / f"{name}.js").read_text("utf-8"))
+        stub = (STUB % {"js": js, "state": json.dumps(state)}).replace("</", "<\\/")
         css = (STATIC / f"{name}.css").read_text("utf-8")
         page = new_page(**how)
         page.set_content(
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{name}</title>'
             f"<style>{css}</style><style>body {{ margin: 16px; color-scheme: light dark }}</style>"
-            f'<main id="widget"></main><script type="module">{script}</script>'
+            f'<main id="widget"></main><script type="module">{stub}</script>'
         )
         page.wait_for_function("window.drawn")
         return page

@@ -18,7 +18,8 @@ def drawn(widget_page):
     checklist = Checklist()
 
     def draw(**how):
-        page = widget_page("checklist", {"steps": checklist.steps, "answers": []}, **how)
+        state = {"steps": checklist.steps, "answers": []}
+        page = widget_page("checklist", state, script=Checklist._esm, **how)
         page.add_style_tag(content=paint.css(".ar-checklist"))
         return page
 
