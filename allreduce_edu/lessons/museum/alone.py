@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine import spmd
-from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
-from allreduce_edu.lessons.museum.simulated import Examined, Simulated, not_right, shares, shown
+from allreduce_edu.lessons.museum.exhibit import Examined, Exhibit, Report
+from allreduce_edu.lessons.museum.simulated import Simulated, not_right, shares, shown
 
 BARRIER = Exhibit(
     name="barrier",

@@ -11,7 +11,8 @@ from allreduce_edu.engine import cost, spmd
 from allreduce_edu.engine.algorithms import ring
 from allreduce_edu.engine.links import Links
 from allreduce_edu.engine.spmd import trace
-from allreduce_edu.lessons.museum.simulated import Examined, differing, not_right
+from allreduce_edu.lessons.museum.exhibit import Examined
+from allreduce_edu.lessons.museum.simulated import differing, not_right
 
 LINK = "10 GbE"
 SIZE = 1 << 18  # bytes for each rank of what `timed` loads

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.engine.verify import place_values
-from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
-from allreduce_edu.lessons.museum.real import Examined, Real
+from allreduce_edu.lessons.museum.exhibit import Examined, Exhibit, Report
+from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.returned import gathered
 from allreduce_edu.lessons.museum.simulated import differing, not_right
 

@@ -20,6 +20,7 @@ WINGS = {
 INSTRUMENTS = {"hangs": "the explainer", "disagree": "compare_replicas", "wrong": "the oracle"}
 
 Edits = Mapping[str, str]  # old text, that is there once -> new text
+Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
 
 
 class Report(NamedTuple):

@@ -10,13 +10,12 @@ from typing import Any
 
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.spmd.words import ranks_text, verb
-from allreduce_edu.lessons.museum.exhibit import Outcome
+from allreduce_edu.lessons.museum.exhibit import Examined, Outcome
 from allreduce_edu.lessons.museum.program import Program
 from allreduce_edu.lessons.museum.simulated import Page
 from allreduce_edu.realdist import places
 from allreduce_edu.realdist.pool import Pool, RankError
 
-Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
 Examine = Callable[[Callable[..., Any]], Examined]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from allreduce_edu.engine.verify import place_values
 from allreduce_edu.lessons import vectors
-from allreduce_edu.lessons.museum.real import Examined
+from allreduce_edu.lessons.museum.exhibit import Examined
 from allreduce_edu.lessons.museum.seen import alone, in_order
 from allreduce_edu.lessons.museum.simulated import differing, not_right, shown
 from allreduce_edu.lessons.museum.training import (

@@ -11,7 +11,7 @@ import numpy as np
 
 from allreduce_edu.engine.check import count
 from allreduce_edu.lessons import vectors
-from allreduce_edu.lessons.museum.real import Examined
+from allreduce_edu.lessons.museum.exhibit import Examined
 
 RATE = 0.5  # of the exhibits' programs
 NODE = 2  # ranks on each machine, as the environment says it

@@ -13,10 +13,9 @@ import numpy as np
 from allreduce_edu.engine import spmd
 from allreduce_edu.engine.check import count
 from allreduce_edu.engine.verify import place_values
-from allreduce_edu.lessons.museum.exhibit import Outcome
+from allreduce_edu.lessons.museum.exhibit import Examined, Outcome
 from allreduce_edu.lessons.museum.program import SECONDS, WALL, NotAProgram, Program, said, words
 
-Examined = tuple[str | None, str | None]  # where ranks disagree; what is wrong
 _MANY = 8  # numbers; of more only the ends are shown
 _MOST = 200  # characters of what a rank holds
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import HEAD, Trained, digits_batch, mean_loss
+from allreduce_edu.lessons.museum.training import HEAD, HEAD_NN, Trained, digits_batch, mean_loss
 
 _TASKS = ("age", "city", "kind", "year")
 
@@ -244,7 +244,7 @@ SWAPPED = Exhibit(
     name="swapped",
     wing="disagree",
     symptom="With several tasks each rank is good at another one, and mixes up the names",
-    program=HEAD.replace("from torch.nn.f", "from torch import nn\nfrom torch.nn.f")
+    program=HEAD_NN
     + """
 def train(model, tasks, images, labels):
     rank, ranks = dist.get_rank(), dist.get_world_size()

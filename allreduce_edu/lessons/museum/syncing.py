@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import HEAD, trained
+from allreduce_edu.lessons.museum.training import HEAD, HEAD_NN, trained
 
 EARLY = Exhibit(
     name="early",
@@ -107,7 +107,7 @@ UNUSED = Exhibit(
     name="unused",
     wing="disagree",
     symptom="A test of one step is green, and the weights that it saves differ from rank to rank",
-    program=HEAD.replace("from torch.nn.f", "from torch import nn\nfrom torch.nn.f")
+    program=HEAD_NN
     + """
 class TwoHeads(nn.Module):
     def __init__(self, model):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from allreduce_edu.lessons.museum.real import Examined
+from allreduce_edu.lessons.museum.exhibit import Examined
 
 HEAD = """
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim import SGD
 
 """  # of the programs
+HEAD_NN = HEAD.replace("from torch.nn.f", "from torch import nn\nfrom torch.nn.f")
 RATE = 0.1  # of the plain SGD step that every program makes
 BATCH = 16  # images per rank
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from allreduce_edu.lessons import vectors
-from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
-from allreduce_edu.lessons.museum.real import Examined, Real
+from allreduce_edu.lessons.museum.exhibit import Examined, Exhibit, Report
+from allreduce_edu.lessons.museum.real import Real
 from allreduce_edu.lessons.museum.training import HEAD, RATE, digits_batch
 
 Losses = Callable[..., Sequence[Any]]

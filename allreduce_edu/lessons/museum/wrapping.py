@@ -6,7 +6,7 @@ from typing import Any
 
 from allreduce_edu.lessons.museum.exhibit import Exhibit, Report
 from allreduce_edu.lessons.museum.real import Real
-from allreduce_edu.lessons.museum.training import HEAD, Trained, digits_model, trained
+from allreduce_edu.lessons.museum.training import HEAD, HEAD_NN, Trained, digits_model, trained
 
 UNWRAPPED = Exhibit(
     name="unwrapped",
@@ -176,7 +176,7 @@ REPLACED = Exhibit(
     name="replaced",
     wing="disagree",
     symptom="Fine-tuned for new classes, every rank calls them differently, and none learns",
-    program=HEAD.replace("from torch.nn.f", "from torch import nn\nfrom torch.nn.f")
+    program=HEAD_NN
     + """
 def train(model, images, labels):
     rank, ranks = dist.get_rank(), dist.get_world_size()
